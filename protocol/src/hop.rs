@@ -1,0 +1,104 @@
+//! The mesh hop's vocabulary: the headers that members add to HTTP between them, why an agent did not answer, and who
+//! may call what.
+
+use crate::id::{Role, Roles};
+use std::{fmt, str::FromStr};
+
+/// Protocol of the substream that carries HTTP/2.
+pub const PROTOCOL: &str = "/dunlin/http/2";
+/// A [`crate::load::LoadReport`] of the replica that answered; on streams as a trailer too. Stripped by the proxy.
+pub const LOAD: &str = "x-dunlin-load";
+/// Which engine of the agent a request is for: [`crate::id::ReplicaId::index`], decimal.
+pub const REPLICA_INDEX: &str = "x-dunlin-replica-index";
+/// The model that the proxy routed by, percent-encoded where a header value could not hold it. The agent checks it
+/// against what it registered.
+pub const MODEL: &str = "x-dunlin-model";
+/// Why an agent did not answer: a [`Fault`].
+pub const FAULT: &str = "x-dunlin-fault";
+/// `yes` when the engine has seen nothing of the request, so that another replica may be asked.
+pub const RETRY_SAFE: &str = "x-dunlin-retry-safe";
+
+/// Whose fault it is that an agent's answer is not the engine's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Fault {
+    /// The engine refused the connection, closed it, or sent something that is not HTTP.
+    Engine,
+    /// The agent itself failed, or doesn't serve this model.
+    Agent,
+    /// All slots and the short queue are taken.
+    Full,
+    /// The replica takes nothing new.
+    Draining,
+}
+
+impl Fault {
+    /// As in the header.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Engine => "engine",
+            Self::Agent => "agent",
+            Self::Full => "full",
+            Self::Draining => "draining",
+        }
+    }
+}
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+impl FromStr for Fault {
+    type Err = UnknownFault;
+    fn from_str(text: &str) -> Result<Self, UnknownFault> {
+        [Self::Engine, Self::Agent, Self::Full, Self::Draining]
+            .into_iter()
+            .find(|fault| fault.as_str() == text)
+            .ok_or(UnknownFault)
+    }
+}
+
+/// A fault that this version does not know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("unknown fault")]
+pub struct UnknownFault;
+
+/// What a path on the hop is for, which decides who may call it and who answers it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Route {
+    /// Inference: everything that goes to an engine.
+    Inference,
+    /// An agent's captured engine output.
+    Logs,
+    /// A certificate's renewal, asked of an issuer.
+    Renew,
+    /// The newest revocation list.
+    Revocations,
+    /// A member's view of itself: roles, version, replicas.
+    Info,
+}
+
+impl Route {
+    /// The route of a path on the hop; `None` for what no member answers.
+    #[must_use]
+    pub fn of(path: &str) -> Option<Self> {
+        match path {
+            "/mesh/renew" => Some(Self::Renew),
+            "/mesh/revocations" => Some(Self::Revocations),
+            "/mesh/info" => Some(Self::Info),
+            _ if path == "/mesh/logs" || path.starts_with("/mesh/logs/") => Some(Self::Logs),
+            _ if path.starts_with("/engine/") => Some(Self::Inference),
+            _ => None,
+        }
+    }
+
+    /// Whether a member with these roles may call the route. The one table of rights on the hop.
+    #[must_use]
+    pub fn allows(self, caller: Roles) -> bool {
+        match self {
+            Self::Inference => caller.contains(Role::Proxy),
+            Self::Logs => caller.intersects(Roles::from_iter([Role::Proxy, Role::Orchestrator])),
+            Self::Renew | Self::Revocations | Self::Info => true,
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! What Dunlin's peers say to each other: identifiers, certificates, records, reports, and their codec.
+//!
+//! Pure: no I/O, no clock, no async runtime. Time comes in as an argument, randomness too.
+
+pub mod announcement;
+pub mod codec;
+pub mod hop;
+pub mod id;
+pub mod limits;
+pub mod load;
+pub mod pattern;
+pub mod record;
+pub mod signed;
+pub mod topic;

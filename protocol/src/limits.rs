@@ -1,0 +1,43 @@
+//! Every bound on what a peer may say, by name. Sizes are bytes, counts are items.
+
+/// Longest model id. The longest ids on public hubs are below 140 bytes; Kubernetes label values end at 63.
+pub const MODEL_ID_BYTES: usize = 256;
+/// Longest display name of a peer.
+pub const NAME_BYTES: usize = 64;
+/// Longest job id (`cluster/namespace/name`).
+pub const JOB_ID_BYTES: usize = 256;
+/// Longest runtime name.
+pub const RUNTIME_NAME_BYTES: usize = 32;
+/// A signed topic record. Small, so that a storer can afford hundreds under one key.
+pub const TOPIC_RECORD_BYTES: usize = 512;
+/// Addresses in one topic record.
+pub const RECORD_ADDRESSES: usize = 4;
+/// Live records and tombstones that a storer keeps under one key.
+pub const RECORDS_PER_TOPIC: usize = 400;
+/// The encoded list of all records under one key, as one DHT value. Bounds a Kademlia packet together with
+/// [`KAD_PACKET_BYTES`].
+pub const TOPIC_RECORD_LIST_BYTES: usize = RECORDS_PER_TOPIC * (TOPIC_RECORD_BYTES + 8);
+/// Largest Kademlia packet.
+pub const KAD_PACKET_BYTES: usize = 256 * 1024;
+/// A load report as gossiped.
+pub const LOAD_REPORT_BYTES: usize = 1024;
+/// An announcement as gossiped: room for an engine that lists some hundreds of models.
+pub const ANNOUNCEMENT_BYTES: usize = 64 * 1024;
+/// Models that one replica may announce.
+pub const MODELS_PER_REPLICA: usize = 512;
+/// Model patterns in one certificate.
+pub const CERTIFICATE_PATTERNS: usize = 64;
+/// Longest model pattern.
+pub const PATTERN_BYTES: usize = 256;
+/// One signed certificate.
+pub const CERTIFICATE_BYTES: usize = 8 * 1024;
+/// One admission message (certificate chain, or a request to join).
+pub const HELLO_BYTES: usize = 32 * 1024;
+/// A whole revocation list. One entry takes about 50 bytes.
+pub const REVOCATION_LIST_BYTES: usize = 512 * 1024;
+/// Entries in a revocation list.
+pub const REVOCATIONS: usize = 8 * 1024;
+/// An invitation token in its printed form.
+pub const TOKEN_CHARS: usize = 4096;
+/// Addresses of the issuer in an invitation.
+pub const INVITATION_ADDRESSES: usize = 8;
