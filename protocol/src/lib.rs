@@ -10,5 +10,6 @@ pub mod limits;
 pub mod load;
 pub mod pattern;
 pub mod record;
+pub mod runtime;
 pub mod signed;
 pub mod topic;

@@ -1,0 +1,275 @@
+//! Runtimes: how to launch, probe and read one kind of engine. Data, not code: built-in entries are TOML files in this
+//! crate, and a user's file may override any field of them or add a runtime.
+//!
+//! What the built-in entries say comes from the engines' sources and from answers of real servers.
+
+use crate::id::RuntimeName;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+pub mod catalogue;
+pub mod metrics;
+pub mod template;
+mod text;
+
+pub use catalogue::Catalogue;
+pub use metrics::{Metrics, Quantity, Series};
+pub use template::{Argument, Template, Values};
+pub use text::{HttpPath, Pointer};
+
+/// One kind of engine.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Runtime {
+    /// Its name in flags, records and listings.
+    pub name: RuntimeName,
+    /// One line for people.
+    #[serde(default)]
+    pub description: String,
+    /// Port that the engine listens on unless told otherwise; also where to look for one that runs already. `None`
+    /// when the kind has no usual port.
+    #[serde(default)]
+    pub port: Option<u16>,
+    /// How to start it; `None` for what can only be attached to.
+    #[serde(default)]
+    pub launch: Option<Launch>,
+    /// What to ask a running engine about itself.
+    pub probe: Probe,
+    /// Where its load can be read; `None` when it tells nothing.
+    #[serde(default)]
+    pub metrics: Option<Metrics>,
+    /// How many requests it works on at once.
+    pub slots: Slots,
+    /// How it ends.
+    #[serde(default)]
+    pub drain: Drain,
+    /// Whether it honours `stream_options.include_usage`.
+    #[serde(default)]
+    pub stream_usage: bool,
+    /// How to ask it for the rest of a partial answer; `None` when it can't. That it *can* is checked by a self-test.
+    #[serde(default)]
+    pub continuation: Option<Continuation>,
+    /// How to count tokens; `None` when it can't.
+    #[serde(default)]
+    pub tokenize: Option<Tokenize>,
+}
+
+/// How to start an engine as a child process, or in a container.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Launch {
+    /// The program, looked up in `PATH` when it has no slash.
+    pub command: Template,
+    /// Its arguments, in order. `{args}` stands for the user's own; a list inside the list is left out as a whole when
+    /// one of its values isn't known.
+    #[serde(default)]
+    pub args: Vec<Argument>,
+    /// Environment added to the agent's own.
+    #[serde(default)]
+    pub env: BTreeMap<String, Template>,
+    /// Container image with the same command inside.
+    #[serde(default)]
+    pub image: Option<String>,
+}
+
+/// What to ask a running engine about itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Probe {
+    /// 2xx when the engine is well; `None` when only its answers tell.
+    #[serde(default)]
+    pub health: Option<HttpPath>,
+    /// OpenAI's list of models; `None` when the engine lists none and its models must be configured.
+    #[serde(default)]
+    pub models: Option<HttpPath>,
+    /// Where it tells its version.
+    #[serde(default)]
+    pub version: Option<Field>,
+    /// How to recognise the kind behind a URL: one matching sign is enough. Empty: never guessed.
+    #[serde(default)]
+    pub identify: Vec<Sign>,
+}
+
+/// A field of a JSON answer to `GET path`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Field {
+    /// What to get.
+    pub path: HttpPath,
+    /// Where in the answer.
+    pub pointer: Pointer,
+}
+
+/// A sign that an engine is of this kind: a field of a JSON answer, or a header, present or of a given value.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sign {
+    /// What to get.
+    pub path: HttpPath,
+    /// Where in the JSON answer. Exactly one of `pointer` and `header` is set.
+    #[serde(default)]
+    pub pointer: Option<Pointer>,
+    /// A response header, lower case.
+    #[serde(default)]
+    pub header: Option<String>,
+    /// The text to find there; `None` when being there is enough.
+    #[serde(default)]
+    pub equals: Option<String>,
+}
+
+/// How many requests an engine works on at once.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Slots {
+    /// When neither the user nor the engine says.
+    pub default: u16,
+    /// Where the engine says so.
+    #[serde(default)]
+    pub read: Option<Field>,
+}
+
+/// How an engine ends.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Drain {
+    /// What to send to its process group when its requests are done.
+    pub signal: StopSignal,
+    /// Seconds from that signal to SIGKILL.
+    pub grace_s: u64,
+}
+
+impl Default for Drain {
+    fn default() -> Self {
+        Self { signal: StopSignal::Term, grace_s: 10 }
+    }
+}
+
+/// Signals that ask an engine to end.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StopSignal {
+    /// SIGTERM.
+    #[default]
+    #[serde(rename = "SIGTERM")]
+    Term,
+    /// SIGINT, as from a terminal.
+    #[serde(rename = "SIGINT")]
+    Int,
+}
+
+/// How to ask for the rest of a partial answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Continuation {
+    /// Fields that a chat request needs beside a last message of role `assistant` with the text so far, without which
+    /// the engine repeats that text or takes it for a finished turn.
+    #[serde(default)]
+    pub chat: toml::Table,
+}
+
+/// How to count the tokens of a text.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tokenize {
+    /// What to post to.
+    pub path: HttpPath,
+    /// Field of the request that holds the text.
+    pub text: String,
+    /// Where the answer says how many: a number, or a list to be counted.
+    pub count: Pointer,
+}
+
+/// Why an entry is refused though each of its fields can be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Invalid {
+    /// A sign without anything to look at, or with two things.
+    #[error("probe.identify[{0}]: set exactly one of `pointer` and `header`")]
+    Sign(usize),
+    /// A header name as no server sends it.
+    #[error("probe.identify[{0}].header: write the header's name in lower case")]
+    HeaderCase(usize),
+    /// No slots at all.
+    #[error("slots.default: must be at least 1")]
+    NoSlots,
+    /// Port 0 is no port to look at.
+    #[error("port: must not be 0")]
+    Port,
+    /// A template that needs an argument list where one text goes.
+    #[error("{0}: `{{args}}` may only stand in `launch.args`, as an element of its own")]
+    ArgsOutOfPlace(String),
+}
+
+impl Runtime {
+    /// Checks what serde cannot.
+    ///
+    /// # Errors
+    /// Names the first field that makes no sense.
+    pub fn check(&self) -> Result<(), Invalid> {
+        for (index, sign) in self.probe.identify.iter().enumerate() {
+            if sign.pointer.is_some() == sign.header.is_some() {
+                return Err(Invalid::Sign(index));
+            }
+            if sign.header.as_ref().is_some_and(|name| name.chars().any(|c| c.is_ascii_uppercase())) {
+                return Err(Invalid::HeaderCase(index));
+            }
+        }
+        if self.slots.default == 0 {
+            return Err(Invalid::NoSlots);
+        }
+        if self.port == Some(0) {
+            return Err(Invalid::Port);
+        }
+        self.launch.as_ref().map_or(Ok(()), Launch::check)
+    }
+}
+
+impl Launch {
+    fn check(&self) -> Result<(), Invalid> {
+        if self.command.is_args() {
+            return Err(Invalid::ArgsOutOfPlace("launch.command".into()));
+        }
+        for (name, value) in &self.env {
+            if value.is_args() {
+                return Err(Invalid::ArgsOutOfPlace(format!("launch.env.{name}")));
+            }
+        }
+        for (index, argument) in self.args.iter().enumerate() {
+            if let Argument::Group(group) = argument
+                && group.iter().any(Template::is_args)
+            {
+                return Err(Invalid::ArgsOutOfPlace(format!("launch.args[{index}]")));
+            }
+        }
+        Ok(())
+    }
+
+    /// The command line for `values`.
+    ///
+    /// # Errors
+    /// A template outside a group needs a value that isn't known.
+    pub fn expand(&self, values: &Values) -> Result<CommandLine, template::Missing> {
+        let mut args = Vec::new();
+        for argument in &self.args {
+            argument.expand_into(values, &mut args)?;
+        }
+        let env = self
+            .env
+            .iter()
+            .map(|(name, value)| Ok((name.clone(), value.expand(values)?)))
+            .collect::<Result<_, template::Missing>>()?;
+        Ok(CommandLine { program: self.command.expand(values)?, args, env })
+    }
+}
+
+/// A command line ready to be run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommandLine {
+    /// The program.
+    pub program: String,
+    /// Its arguments.
+    pub args: Vec<String>,
+    /// Environment to be added.
+    pub env: BTreeMap<String, String>,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,153 @@
+//! The catalogue: the built-in runtimes, and what users put over them.
+
+use super::{Invalid, Runtime};
+use crate::id::RuntimeName;
+use std::collections::BTreeMap;
+use toml::{Table, Value};
+
+/// Built-in entries: file name and text.
+const BUILT_IN: [(&str, &str); 5] = [
+    ("demo.toml", include_str!("../../runtimes/demo.toml")),
+    ("llamacpp.toml", include_str!("../../runtimes/llamacpp.toml")),
+    ("ollama.toml", include_str!("../../runtimes/ollama.toml")),
+    ("openai.toml", include_str!("../../runtimes/openai.toml")),
+    ("vllm.toml", include_str!("../../runtimes/vllm.toml")),
+];
+
+/// Why an entry was refused. Every variant names the file.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Not TOML.
+    #[error("{file}: {error}")]
+    Syntax {
+        /// Where the text came from.
+        file: String,
+        /// With line and column.
+        error: toml::de::Error,
+    },
+    /// No name, so nothing to put it over.
+    #[error("{file}: `name` is missing or not a text; built in are: {known}")]
+    NoName {
+        /// Where the text came from.
+        file: String,
+        /// Names of the catalogue's runtimes.
+        known: String,
+    },
+    /// An unknown field, or a value of the wrong kind. Names the field and the choices.
+    #[error("{file}: runtime `{name}`: {error}")]
+    Field {
+        /// Where the text came from.
+        file: String,
+        /// The runtime that it is about.
+        name: String,
+        /// What is wrong and where.
+        error: toml::de::Error,
+    },
+    /// Readable, but makes no sense.
+    #[error("{file}: runtime `{name}`: {error}")]
+    Invalid {
+        /// Where the text came from.
+        file: String,
+        /// The runtime that it is about.
+        name: String,
+        /// What is wrong and where.
+        error: Invalid,
+    },
+}
+
+/// A runtime that the catalogue lacks.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("unknown runtime `{name}`; choose from: {choices}")]
+pub struct Unknown {
+    /// What was asked for.
+    pub name: RuntimeName,
+    /// What there is, comma-separated.
+    pub choices: String,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct Entry {
+    /// As written, so that an override replaces fields and not the whole.
+    source: Table,
+    runtime: Runtime,
+}
+
+/// All known runtimes by name.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Catalogue {
+    entries: BTreeMap<RuntimeName, Entry>,
+}
+
+impl Catalogue {
+    /// The runtimes that come with the program.
+    ///
+    /// # Errors
+    /// A built-in file is wrong, which a test rules out.
+    pub fn built_in() -> Result<Self, Error> {
+        let mut catalogue = Self::default();
+        for (file, text) in BUILT_IN {
+            catalogue.merge(file, text)?;
+        }
+        Ok(catalogue)
+    }
+
+    /// Reads an entry and puts it over the one of the same name, field by field: tables merge, anything else replaces.
+    /// A new name adds a runtime. `file` is for messages only.
+    ///
+    /// # Errors
+    /// Not TOML, no name, an unknown field, a value that its field can't have. The catalogue is unchanged then.
+    pub fn merge(&mut self, file: &str, text: &str) -> Result<RuntimeName, Error> {
+        let table = text.parse::<Table>().map_err(|error| Error::Syntax { file: file.to_owned(), error })?;
+        self.merge_table(file, table)
+    }
+
+    /// [`Catalogue::merge`] for an entry that lies inside a larger file.
+    ///
+    /// # Errors
+    /// As [`Catalogue::merge`].
+    pub fn merge_table(&mut self, file: &str, over: Table) -> Result<RuntimeName, Error> {
+        let Some(name) = over.get("name").and_then(Value::as_str).map(str::to_owned) else {
+            return Err(Error::NoName { file: file.to_owned(), known: self.names() });
+        };
+        let mut source = self.entries.get(name.as_str()).map(|entry| entry.source.clone()).unwrap_or_default();
+        put_over(&mut source, over);
+        let runtime: Runtime = source.clone().try_into().map_err(|error| Error::Field {
+            file: file.to_owned(),
+            name: name.clone(),
+            error,
+        })?;
+        runtime.check().map_err(|error| Error::Invalid { file: file.to_owned(), name, error })?;
+        let name = runtime.name.clone();
+        self.entries.insert(name.clone(), Entry { source, runtime });
+        Ok(name)
+    }
+
+    /// A runtime by name.
+    ///
+    /// # Errors
+    /// Names the choices.
+    pub fn get(&self, name: &RuntimeName) -> Result<&Runtime, Unknown> {
+        let entry = self.entries.get(name);
+        entry.map(|entry| &entry.runtime).ok_or_else(|| Unknown { name: name.clone(), choices: self.names() })
+    }
+
+    /// All runtimes in order of name.
+    pub fn iter(&self) -> impl Iterator<Item = &Runtime> {
+        self.entries.values().map(|entry| &entry.runtime)
+    }
+
+    fn names(&self) -> String {
+        self.entries.keys().map(RuntimeName::as_str).collect::<Vec<_>>().join(", ")
+    }
+}
+
+fn put_over(base: &mut Table, over: Table) {
+    for (key, value) in over {
+        match (base.get_mut(&key), value) {
+            (Some(Value::Table(below)), Value::Table(above)) => put_over(below, above),
+            (_, value) => {
+                base.insert(key, value);
+            }
+        }
+    }
+}
