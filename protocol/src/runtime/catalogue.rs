@@ -23,7 +23,7 @@ pub enum Error {
         /// Where the text came from.
         file: String,
         /// With line and column.
-        error: toml::de::Error,
+        error: Box<toml::de::Error>,
     },
     /// No name, so nothing to put it over.
     #[error("{file}: `name` is missing or not a text; built in are: {known}")]
@@ -41,7 +41,7 @@ pub enum Error {
         /// The runtime that it is about.
         name: String,
         /// What is wrong and where.
-        error: toml::de::Error,
+        error: Box<toml::de::Error>,
     },
     /// Readable, but makes no sense.
     #[error("{file}: runtime `{name}`: {error}")]
@@ -97,7 +97,8 @@ impl Catalogue {
     /// # Errors
     /// Not TOML, no name, an unknown field, a value that its field can't have. The catalogue is unchanged then.
     pub fn merge(&mut self, file: &str, text: &str) -> Result<RuntimeName, Error> {
-        let table = text.parse::<Table>().map_err(|error| Error::Syntax { file: file.to_owned(), error })?;
+        let table =
+            text.parse::<Table>().map_err(|error| Error::Syntax { file: file.to_owned(), error: Box::new(error) })?;
         self.merge_table(file, table)
     }
 

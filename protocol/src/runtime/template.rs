@@ -12,20 +12,20 @@ enum Name {
     Host,
     Port,
     Model,
-    ServedName,
+    Served,
     Executable,
     Args,
 }
 
 impl Name {
-    const ALL: [Self; 6] = [Self::Host, Self::Port, Self::Model, Self::ServedName, Self::Executable, Self::Args];
+    const ALL: [Self; 6] = [Self::Host, Self::Port, Self::Model, Self::Served, Self::Executable, Self::Args];
 
     fn as_str(self) -> &'static str {
         match self {
             Self::Host => "host",
             Self::Port => "port",
             Self::Model => "model",
-            Self::ServedName => "served_name",
+            Self::Served => "served_name",
             Self::Executable => "self",
             Self::Args => "args",
         }
@@ -55,7 +55,7 @@ impl Values {
             Name::Host => Some(self.host.clone()),
             Name::Port => Some(self.port.to_string()),
             Name::Model => self.model.clone(),
-            Name::ServedName => self.served_name.clone(),
+            Name::Served => self.served_name.clone(),
             Name::Executable => self.executable.clone(),
             // Refused where one text is wanted: see `Template::parse` and `Launch::check`.
             Name::Args => None,
