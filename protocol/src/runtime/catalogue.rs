@@ -115,7 +115,7 @@ impl Catalogue {
         let runtime: Runtime = source.clone().try_into().map_err(|error| Error::Field {
             file: file.to_owned(),
             name: name.clone(),
-            error,
+            error: Box::new(error),
         })?;
         runtime.check().map_err(|error| Error::Invalid { file: file.to_owned(), name, error })?;
         let name = runtime.name.clone();
