@@ -1,0 +1,183 @@
+//! One replica: everything that its peer said of it, and the view that follows from that.
+//!
+//! The parts only ever grow by version, so that the view is a function of the set of statements, whatever their order.
+
+use super::{EXPIRY, PeerEntry, RECORDS_PER_REPLICA, Reachability, Replica};
+use dunlin_protocol::{
+    announcement::{Announcement, ReplicaState, ServedModel},
+    id::{ModelId, ReplicaId, Version},
+    load::LoadReport,
+    record::RecordState,
+};
+use std::{collections::BTreeMap, time::Instant};
+
+#[derive(Debug)]
+pub(super) struct Entry {
+    id: ReplicaId,
+    announcement: Option<(Announcement, Instant)>,
+    records: BTreeMap<ModelId, Record>,
+    load: Option<(LoadReport, Instant)>,
+    view: Option<Replica>,
+}
+
+#[derive(Debug)]
+struct Record {
+    version: Version,
+    state: RecordState,
+    expires: Instant,
+}
+
+impl Entry {
+    pub(super) fn new(id: ReplicaId) -> Self {
+        Self { id, announcement: None, records: BTreeMap::new(), load: None, view: None }
+    }
+
+    pub(super) fn view(&self) -> Option<&Replica> {
+        self.view.as_ref()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.announcement.is_none() && self.records.is_empty() && self.load.is_none()
+    }
+
+    pub(super) fn record_version(&self, model: &ModelId) -> Option<Version> {
+        self.records.get(model).map(|record| record.version)
+    }
+
+    pub(super) fn announce(&mut self, announcement: Announcement, now: Instant) -> bool {
+        if self.announcement.as_ref().is_some_and(|(known, _)| known.version >= announcement.version) {
+            return false;
+        }
+        self.announcement = Some((announcement, now + EXPIRY));
+        true
+    }
+
+    pub(super) fn record(&mut self, model: ModelId, version: Version, state: RecordState, now: Instant) -> bool {
+        match self.records.get(&model) {
+            Some(known) if known.version >= version => return false,
+            None if self.records.len() >= RECORDS_PER_REPLICA => return false,
+            _ => {}
+        }
+        self.records.insert(model, Record { version, state, expires: now + EXPIRY });
+        true
+    }
+
+    pub(super) fn report(&mut self, report: LoadReport, now: Instant) -> bool {
+        if self.load.as_ref().is_some_and(|(known, _)| known.version >= report.version) {
+            return false;
+        }
+        self.load = Some((report, now));
+        true
+    }
+
+    pub(super) fn expired(&self, now: Instant) -> bool {
+        self.announcement.as_ref().is_some_and(|(_, expires)| *expires <= now)
+            || self.records.values().any(|record| record.expires <= now)
+            || self.load.as_ref().is_some_and(|(_, received)| *received + EXPIRY <= now)
+    }
+
+    pub(super) fn expire(&mut self, now: Instant) -> bool {
+        self.announcement.take_if(|(_, expires)| *expires <= now);
+        self.load.take_if(|(_, received)| *received + EXPIRY <= now);
+        self.records.retain(|_, record| record.expires > now);
+        true
+    }
+
+    pub(super) fn set_reachability(&mut self, reachability: Reachability) {
+        if let Some(view) = &mut self.view {
+            view.reachability = reachability;
+        }
+    }
+
+    /// Derives the view. Returns whether it differs from the last one.
+    pub(super) fn derive(&mut self, peer: &PeerEntry) -> bool {
+        let view = self.build(peer);
+        let changed = view != self.view;
+        self.view = view;
+        changed
+    }
+
+    fn build(&self, peer: &PeerEntry) -> Option<Replica> {
+        let announced = self.announcement.as_ref().map(|(announcement, _)| announcement);
+        let models = self.models(peer);
+        let state = self.state()?;
+        if models.is_empty() && announced.is_none() {
+            return None;
+        }
+        let newest = self.newest_live();
+        let (runtime, continuation) = match (announced, newest) {
+            (Some(said), Some((version, RecordState::Live { runtime, continuation, .. })))
+                if version > said.version =>
+            {
+                (runtime.clone(), *continuation)
+            }
+            (Some(said), _) => (Some(said.runtime.clone()), said.continuation),
+            (None, Some((_, RecordState::Live { runtime, continuation, .. }))) => (runtime.clone(), *continuation),
+            (None, _) => return None,
+        };
+        let version = announced.map(|said| said.version).max(newest.map(|(version, _)| version)).unwrap_or_default();
+        let load = self.load.clone().filter(|(report, _)| report.version.epoch >= version.epoch);
+        let slots = announced.map(|said| said.slots).or(load.as_ref().map(|(report, _)| report.slots)).unwrap_or(1);
+        Some(Replica {
+            id: self.id,
+            state,
+            runtime,
+            continuation,
+            slots,
+            models,
+            version,
+            addresses: peer.addresses().to_vec(),
+            reachability: peer.reachability,
+            load,
+        })
+    }
+
+    /// `None` when the replica has left.
+    fn state(&self) -> Option<ReplicaState> {
+        let live_after = |version: Version| {
+            self.newest_live().is_some_and(|(live, _)| live > version).then_some(ReplicaState::Ready)
+        };
+        match &self.announcement {
+            None => self.newest_live().map(|_| ReplicaState::Ready),
+            Some((said, _)) if said.state == ReplicaState::Ready => Some(ReplicaState::Ready),
+            // A live record is put only while the replica is ready, so a later one says more than the announcement.
+            Some((said, _)) => live_after(said.version).or(Some(said.state)),
+        }
+        .filter(|state| *state != ReplicaState::Gone)
+    }
+
+    fn newest_live(&self) -> Option<(Version, &RecordState)> {
+        let live = self.records.values().filter(|record| matches!(record.state, RecordState::Live { .. }));
+        live.max_by_key(|record| record.version).map(|record| (record.version, &record.state))
+    }
+
+    /// Models of the announcement, corrected by records that are later than it, within the peer's rights.
+    fn models(&self, peer: &PeerEntry) -> Vec<ServedModel> {
+        let mut models: BTreeMap<ModelId, ServedModel> = BTreeMap::new();
+        let mut since = None;
+        if let Some((said, _)) = &self.announcement {
+            since = Some(said.version);
+            if said.state != ReplicaState::Gone {
+                models.extend(said.models.iter().map(|model| (model.id.clone(), model.clone())));
+            }
+        }
+        for (id, record) in &self.records {
+            if since.is_some_and(|version| record.version <= version) {
+                continue;
+            }
+            match record.state {
+                RecordState::Withdrawn => {
+                    models.remove(id);
+                }
+                RecordState::Live { .. } => {
+                    models.entry(id.clone()).or_insert_with(|| ServedModel {
+                        id: id.clone(),
+                        parent: None,
+                        context: None,
+                    });
+                }
+            }
+        }
+        models.into_values().filter(|model| peer.may_serve(&model.id)).collect()
+    }
+}
