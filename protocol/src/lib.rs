@@ -3,13 +3,18 @@
 //! Pure: no I/O, no clock, no async runtime. Time comes in as an argument, randomness too.
 
 pub mod announcement;
+pub mod certificate;
 pub mod codec;
+pub mod delegation;
+pub mod hello;
 pub mod hop;
 pub mod id;
+pub mod invitation;
 pub mod limits;
 pub mod load;
 pub mod pattern;
 pub mod record;
+pub mod revocation;
 pub mod runtime;
 pub mod signed;
 pub mod topic;

@@ -33,10 +33,20 @@ pub const PATTERN_BYTES: usize = 256;
 pub const CERTIFICATE_BYTES: usize = 8 * 1024;
 /// One admission message (certificate chain, or a request to join).
 pub const HELLO_BYTES: usize = 32 * 1024;
-/// A whole revocation list. One entry takes about 50 bytes.
-pub const REVOCATION_LIST_BYTES: usize = 512 * 1024;
-/// Entries in a revocation list.
-pub const REVOCATIONS: usize = 8 * 1024;
+/// Capabilities, and tenants, in one certificate.
+pub const CERTIFICATE_WORDS: usize = 16;
+/// Longest capability or tenant.
+pub const WORD_BYTES: usize = 64;
+/// One signed delegation.
+pub const DELEGATION_BYTES: usize = 2 * 1024;
+/// Revocations by the mesh key in a list. One takes about 190 bytes.
+pub const REVOCATIONS: usize = 4 * 1024;
+/// Revocations by delegated issuers in a list. Each carries its delegation.
+pub const DELEGATED_REVOCATIONS: usize = 256;
+/// A revocation with the delegation of its signer, as gossiped.
+pub const REVOCATION_BYTES: usize = DELEGATION_BYTES + 256;
+/// A whole revocation list.
+pub const REVOCATION_LIST_BYTES: usize = REVOCATIONS * 256 + DELEGATED_REVOCATIONS * REVOCATION_BYTES;
 /// An invitation token in its printed form.
 pub const TOKEN_CHARS: usize = 4096;
 /// Addresses of the issuer in an invitation.

@@ -3,8 +3,11 @@
 //! The bytes that were signed travel as they are and are verified before they are decoded, so that no second encoding
 //! can differ from the first.
 
-use crate::{codec, id::PeerId};
-use libp2p_identity::{Keypair, PublicKey};
+use crate::{
+    codec,
+    id::{MeshId, PeerId},
+};
+use libp2p_identity::{Keypair, PublicKey, ed25519};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::marker::PhantomData;
 
@@ -28,6 +31,9 @@ pub enum Error {
     /// The peer id does not contain an Ed25519 public key.
     #[error("peer {0} has no Ed25519 key in its id")]
     NoKey(PeerId),
+    /// The mesh id is not an Ed25519 public key.
+    #[error("mesh id {0} is not an Ed25519 public key")]
+    MeshKey(MeshId),
 }
 
 /// The bytes of a `T` and a signature over them.
@@ -62,6 +68,14 @@ pub fn public_key(peer: &PeerId) -> Result<PublicKey, Error> {
         Ok(_) => Ok(key),
         Err(_) => Err(Error::NoKey(*peer)),
     }
+}
+
+/// The key whose public half is the mesh's id.
+///
+/// # Errors
+/// [`Error::MeshKey`] when the id is no point of the curve.
+pub fn mesh_key(mesh: &MeshId) -> Result<PublicKey, Error> {
+    ed25519::PublicKey::try_from_bytes(&mesh.0).map(PublicKey::from).map_err(|_| Error::MeshKey(*mesh))
 }
 
 impl<T: Statement> Signed<T> {

@@ -1,0 +1,296 @@
+//! Membership certificates: who is a member of a mesh, in which roles, for which models, until when.
+//!
+//! A chain leads from the mesh key, over at most one delegation, to the certificate. It is verified with nothing but
+//! the mesh's id and the time. There is no not-before: a fast issuer's clock locks nobody out.
+
+use crate::{
+    codec,
+    delegation::{self, Delegation},
+    id::{MeshId, ModelId, Name, PeerId, Role, Roles},
+    limits,
+    pattern::Models,
+    signed::{self, Signed, Statement},
+    topic::Topic,
+};
+use libp2p_identity::Keypair;
+use serde::{Deserialize, Serialize};
+
+/// How long after its not-after a certificate still counts, seconds: the most by which clocks of a mesh may differ.
+pub const LEEWAY_S: u64 = 60 * 60;
+
+/// Capability of members that issue certificates, so that others know whom to ask for a renewal. Gives no right by
+/// itself: what counts is the signature.
+pub const ISSUE: &str = "issue";
+
+/// What an issuer says of a member.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Certificate {
+    /// The mesh that the subject is a member of.
+    pub mesh: MeshId,
+    /// The member. Noise and TLS prove that a connection's other end is this peer.
+    pub subject: PeerId,
+    /// The key that signs, in the form of a peer id: the mesh key's, or a delegated issuer's.
+    pub issuer: PeerId,
+    /// What the member may do.
+    pub roles: Roles,
+    /// What the member may serve as agent.
+    pub models: Models,
+    /// Reserved for tenants; empty.
+    pub tenants: Vec<String>,
+    /// Further abilities by name, for example [`ISSUE`]. Unknown ones are ignored.
+    pub capabilities: Vec<String>,
+    /// For people to read.
+    pub name: Option<Name>,
+    /// Unix seconds by the issuer's clock. Only compared with revocations, which issuers write too.
+    pub issued_at: u64,
+    /// Unix seconds; valid up to [`LEEWAY_S`] later.
+    pub not_after: u64,
+}
+
+impl Statement for Certificate {
+    const DOMAIN: &'static str = "/dunlin/certificate/1";
+    // The envelope adds two lengths of 8 bytes and the signature of 64.
+    const LIMIT: usize = limits::CERTIFICATE_BYTES - 80;
+}
+
+/// Why a chain was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// Bad signature or encoding.
+    #[error(transparent)]
+    Signed(#[from] signed::Error),
+    /// The delegation does not allow it.
+    #[error(transparent)]
+    Delegation(#[from] delegation::Error),
+    /// A certificate of another mesh.
+    #[error("certificate of mesh {0}")]
+    WrongMesh(MeshId),
+    /// The certificate names another key than the one that signed it.
+    #[error("certificate names {0} as its issuer, which did not sign it")]
+    WrongIssuer(PeerId),
+    /// Past its end and the leeway.
+    #[error("certificate expired at {not_after} (unix seconds)")]
+    Expired {
+        /// Its end, unix seconds.
+        not_after: u64,
+    },
+    /// More patterns, capabilities or tenants than allowed, or longer ones.
+    #[error(transparent)]
+    Bounds(#[from] BoundsError),
+}
+
+impl From<codec::Error> for Error {
+    fn from(error: codec::Error) -> Self {
+        Self::Signed(error.into())
+    }
+}
+
+/// A list in a certificate, delegation or invitation is too long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum BoundsError {
+    /// Too many model patterns.
+    #[error("{0} model patterns; at most {max} are allowed", max = limits::CERTIFICATE_PATTERNS)]
+    Patterns(usize),
+    /// Too many capabilities or tenants.
+    #[error("{0} capabilities or tenants; at most {max} are allowed", max = limits::CERTIFICATE_WORDS)]
+    Words(usize),
+    /// A capability or tenant is too long.
+    #[error("a capability or tenant of {0} bytes; at most {max} are allowed", max = limits::WORD_BYTES)]
+    WordLength(usize),
+}
+
+/// Checks the lists that certificates, delegations and invitations share.
+///
+/// # Errors
+/// Says which bound is broken.
+pub fn check_bounds(models: &Models, words: &[String]) -> Result<(), BoundsError> {
+    if let Models::Only(patterns) = models
+        && patterns.len() > limits::CERTIFICATE_PATTERNS
+    {
+        return Err(BoundsError::Patterns(patterns.len()));
+    }
+    if words.len() > limits::CERTIFICATE_WORDS {
+        return Err(BoundsError::Words(words.len()));
+    }
+    match words.iter().map(String::len).find(|&length| length > limits::WORD_BYTES) {
+        Some(length) => Err(BoundsError::WordLength(length)),
+        None => Ok(()),
+    }
+}
+
+/// A certificate with what leads to it from the mesh key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Chain {
+    /// The right of the certificate's signer, where that is not the mesh key itself.
+    pub delegation: Option<Signed<Delegation>>,
+    /// The member's certificate.
+    pub certificate: Signed<Certificate>,
+}
+
+/// Versions of the encoding.
+#[derive(Serialize, Deserialize)]
+enum Wire {
+    V1(Chain),
+}
+
+impl Chain {
+    /// Signs `certificate` with the mesh key.
+    ///
+    /// # Errors
+    /// The certificate is too large.
+    pub fn by_mesh_key(certificate: &Certificate, mesh_key: &Keypair) -> Result<Self, Error> {
+        Ok(Self { delegation: None, certificate: Signed::sign(certificate, mesh_key)? })
+    }
+
+    /// Signs `certificate` with the identity key of a delegated issuer.
+    ///
+    /// # Errors
+    /// The certificate is too large. That the delegation allows it is checked by [`Chain::verify`].
+    pub fn by_delegate(
+        certificate: &Certificate,
+        delegation: Signed<Delegation>,
+        identity: &Keypair,
+    ) -> Result<Self, Error> {
+        Ok(Self { delegation: Some(delegation), certificate: Signed::sign(certificate, identity)? })
+    }
+
+    /// Bytes for a file or a message.
+    ///
+    /// # Errors
+    /// Too large.
+    pub fn encode(&self) -> Result<Vec<u8>, codec::Error> {
+        codec::encode(&Wire::V1(self.clone()), limits::HELLO_BYTES)
+    }
+
+    /// The chain in `bytes`, nothing of it verified.
+    ///
+    /// # Errors
+    /// Malformed, too large, or of an unknown version.
+    pub fn decode(bytes: &[u8]) -> Result<Self, codec::Error> {
+        let Wire::V1(chain) = codec::decode(bytes, limits::HELLO_BYTES)?;
+        Ok(chain)
+    }
+
+    /// What the chain proves, at `now` (unix seconds), in `mesh`. Revocations are not looked at here.
+    ///
+    /// # Errors
+    /// Any signature, bound, right or time that does not hold.
+    pub fn verify(&self, now: u64, mesh: &MeshId) -> Result<Membership, Error> {
+        let mesh_key = signed::mesh_key(mesh)?;
+        let delegation = match &self.delegation {
+            Some(signed) => Some(delegation::verify(signed, mesh)?),
+            None => None,
+        };
+        let signer = match &delegation {
+            Some(delegation) => signed::public_key(&delegation.issuer)?,
+            None => mesh_key,
+        };
+        // A certificate of another mesh is told as such, not as a bad signature.
+        let claimed = self.certificate.peek()?;
+        if claimed.mesh != *mesh {
+            return Err(Error::WrongMesh(claimed.mesh));
+        }
+        let certificate = self.certificate.verify(&signer)?;
+        if certificate.issuer != signer.to_peer_id() {
+            return Err(Error::WrongIssuer(certificate.issuer));
+        }
+        check_bounds(&certificate.models, &certificate.capabilities)?;
+        check_bounds(&certificate.models, &certificate.tenants)?;
+        if let Some(delegation) = &delegation {
+            delegation.permits(&certificate)?;
+        }
+        let membership = Membership::of(certificate, delegation.as_ref());
+        if !membership.valid_at(now) {
+            return Err(Error::Expired { not_after: membership.not_after });
+        }
+        Ok(membership)
+    }
+}
+
+/// Who signed a certificate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Issuer {
+    /// A holder of the mesh key.
+    Mesh,
+    /// A delegated issuer.
+    Delegate {
+        /// The delegated issuer.
+        peer: PeerId,
+        /// When the delegation was issued, unix seconds: revoking it ends the branch.
+        delegated_at: u64,
+    },
+}
+
+/// What a verified chain says. Made by [`Chain::verify`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Membership {
+    /// The mesh.
+    pub mesh: MeshId,
+    /// The member.
+    pub peer: PeerId,
+    /// What the member may do.
+    pub roles: Roles,
+    /// What the member may serve as agent.
+    pub models: Models,
+    /// For people to read; trusted for nothing.
+    pub name: Option<Name>,
+    /// Further abilities by name.
+    pub capabilities: Vec<String>,
+    /// Unix seconds by the issuer's clock.
+    pub issued_at: u64,
+    /// Unix seconds; valid up to [`LEEWAY_S`] later.
+    pub not_after: u64,
+    /// Who signed.
+    pub issuer: Issuer,
+}
+
+impl Membership {
+    fn of(certificate: Certificate, delegation: Option<&Delegation>) -> Self {
+        let issuer = match delegation {
+            None => Issuer::Mesh,
+            Some(by) => Issuer::Delegate { peer: by.issuer, delegated_at: by.issued_at },
+        };
+        Self {
+            mesh: certificate.mesh,
+            peer: certificate.subject,
+            roles: certificate.roles,
+            models: certificate.models,
+            name: certificate.name,
+            capabilities: certificate.capabilities,
+            issued_at: certificate.issued_at,
+            not_after: certificate.not_after,
+            issuer,
+        }
+    }
+
+    /// Whether the member may answer for `model`: role agent, and a pattern that matches.
+    #[must_use]
+    pub fn may_serve(&self, model: &ModelId) -> bool {
+        self.roles.contains(Role::Agent) && self.models.allows(model)
+    }
+
+    /// Whether the member may stand under `topic` in the DHT.
+    #[must_use]
+    pub fn may_register(&self, topic: &Topic) -> bool {
+        match topic {
+            Topic::Model(model) => self.may_serve(model),
+            Topic::Job(_) => self.roles.contains(Role::Agent) || self.roles.contains(Role::Orchestrator),
+            Topic::Role(role) => self.roles.contains(*role),
+        }
+    }
+
+    /// Whether the membership counts at `now` (unix seconds), an hour of leeway included.
+    #[must_use]
+    pub fn valid_at(&self, now: u64) -> bool {
+        now <= self.not_after.saturating_add(LEEWAY_S)
+    }
+
+    /// Whether the member issues certificates.
+    #[must_use]
+    pub fn issues(&self) -> bool {
+        self.capabilities.iter().any(|capability| capability == ISSUE)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,151 @@
+use super::*;
+use crate::pattern::Pattern;
+use proptest::prelude::*;
+
+const NOW: u64 = 1_800_000_000;
+const DAY: u64 = 24 * 60 * 60;
+
+pub(crate) fn key(n: u8) -> Keypair {
+    Keypair::ed25519_from_bytes([n; 32]).unwrap()
+}
+pub(crate) fn mesh(n: u8) -> MeshId {
+    MeshId::of(&key(n).public().try_into_ed25519().unwrap())
+}
+pub(crate) fn certificate(mesh_key: u8, issuer: u8, subject: u8) -> Certificate {
+    Certificate {
+        mesh: mesh(mesh_key),
+        subject: key(subject).public().to_peer_id(),
+        issuer: key(issuer).public().to_peer_id(),
+        roles: [Role::Agent, Role::Proxy].into_iter().collect(),
+        models: Models::Any,
+        tenants: vec![],
+        capabilities: vec![],
+        name: Some(Name::new("box").unwrap()),
+        issued_at: NOW,
+        not_after: NOW + 30 * DAY,
+    }
+}
+pub(crate) fn delegation() -> Delegation {
+    Delegation {
+        mesh: mesh(1),
+        issuer: key(2).public().to_peer_id(),
+        roles: [Role::Agent, Role::Proxy].into_iter().collect(),
+        models: Models::Only(vec![Pattern::new("Qwen/*").unwrap()]),
+        capabilities: vec![],
+        life_s: 30 * DAY,
+        issued_at: NOW - DAY,
+        not_after: NOW + 60 * DAY,
+    }
+}
+fn under_delegation(change: impl FnOnce(&mut Certificate)) -> Result<Membership, Error> {
+    let mut certificate = certificate(1, 2, 3);
+    certificate.models = Models::Only(vec![Pattern::new("Qwen/Qwen3*").unwrap()]);
+    change(&mut certificate);
+    let delegation = Signed::sign(&delegation(), &key(1)).unwrap();
+    Chain::by_delegate(&certificate, delegation, &key(2)).unwrap().verify(NOW, &mesh(1))
+}
+
+#[test]
+fn a_certificate_of_the_mesh_key_proves_a_membership() {
+    let chain = Chain::by_mesh_key(&certificate(1, 1, 3), &key(1)).unwrap();
+    let membership = Chain::decode(&chain.encode().unwrap()).unwrap().verify(NOW, &mesh(1)).unwrap();
+    assert_eq!(membership.peer, key(3).public().to_peer_id());
+    assert_eq!(membership.issuer, Issuer::Mesh);
+}
+
+#[test]
+fn it_ends_an_hour_after_its_end_and_has_no_start() {
+    let chain = Chain::by_mesh_key(&certificate(1, 1, 3), &key(1)).unwrap();
+    let end = NOW + 30 * DAY;
+    assert!(chain.verify(0, &mesh(1)).is_ok());
+    assert!(chain.verify(end + LEEWAY_S, &mesh(1)).is_ok());
+    assert_eq!(chain.verify(end + LEEWAY_S + 1, &mesh(1)), Err(Error::Expired { not_after: end }));
+}
+
+#[test]
+fn another_mesh_or_another_signer_is_refused() {
+    let other = Chain::by_mesh_key(&certificate(7, 7, 3), &key(7)).unwrap();
+    assert_eq!(other.verify(NOW, &mesh(1)), Err(Error::WrongMesh(mesh(7))));
+    let forged = Chain::by_mesh_key(&certificate(1, 1, 3), &key(7)).unwrap();
+    assert_eq!(forged.verify(NOW, &mesh(1)), Err(signed::Error::Signature.into()));
+    let misnamed = Chain::by_mesh_key(&certificate(1, 7, 3), &key(1)).unwrap();
+    assert!(matches!(misnamed.verify(NOW, &mesh(1)), Err(Error::WrongIssuer(_))));
+}
+
+#[test]
+fn a_member_cannot_issue_without_a_delegation() {
+    // Signed with the member's own key, with and without a delegation that it made up itself.
+    let plain = Chain { delegation: None, certificate: Signed::sign(&certificate(1, 2, 3), &key(2)).unwrap() };
+    assert!(plain.verify(NOW, &mesh(1)).is_err());
+    let own = Signed::sign(&delegation(), &key(2)).unwrap();
+    let chain = Chain::by_delegate(&certificate(1, 2, 3), own, &key(2)).unwrap();
+    assert_eq!(chain.verify(NOW, &mesh(1)), Err(delegation::Error::from(signed::Error::Signature).into()));
+}
+
+#[test]
+fn a_delegate_gives_no_more_than_it_may() {
+    let membership = under_delegation(|_| {}).unwrap();
+    assert_eq!(membership.issuer, Issuer::Delegate { peer: key(2).public().to_peer_id(), delegated_at: NOW - DAY });
+    let refused = |change: fn(&mut Certificate)| match under_delegation(change) {
+        Err(Error::Delegation(error)) => error,
+        other => panic!("{other:?}"),
+    };
+    assert!(matches!(refused(|c| c.roles = c.roles.with(Role::Relay)), delegation::Error::Roles { .. }));
+    assert_eq!(refused(|c| c.models = Models::Any), delegation::Error::Models);
+    assert_eq!(refused(|c| c.capabilities = vec![ISSUE.into()]), delegation::Error::Capability(ISSUE.into()));
+    assert!(matches!(refused(|c| c.issued_at -= 1), delegation::Error::Life { .. }));
+    assert_eq!(
+        refused(|c| {
+            c.issued_at = NOW + 31 * DAY;
+            c.not_after = c.issued_at + 30 * DAY;
+        }),
+        delegation::Error::Outlives
+    );
+}
+
+#[test]
+fn lists_are_bounded() {
+    let mut certificate = certificate(1, 1, 3);
+    certificate.capabilities = vec!["x".into(); limits::CERTIFICATE_WORDS + 1];
+    let chain = Chain::by_mesh_key(&certificate, &key(1)).unwrap();
+    assert!(matches!(chain.verify(NOW, &mesh(1)), Err(Error::Bounds(BoundsError::Words(17)))));
+    certificate.capabilities = vec![];
+    certificate.models = Models::Only(vec![Pattern::new("m").unwrap(); limits::CERTIFICATE_PATTERNS + 1]);
+    let chain = Chain::by_mesh_key(&certificate, &key(1)).unwrap();
+    assert!(matches!(chain.verify(NOW, &mesh(1)), Err(Error::Bounds(BoundsError::Patterns(65)))));
+}
+
+#[test]
+fn serving_needs_the_role_and_the_pattern() {
+    let mut membership = under_delegation(|_| {}).unwrap();
+    let (inside, outside) = (ModelId::new("Qwen/Qwen3-8B").unwrap(), ModelId::new("gpt-oss-20b").unwrap());
+    assert!(membership.may_serve(&inside) && !membership.may_serve(&outside));
+    assert!(membership.may_register(&Topic::Model(inside.clone())));
+    assert!(!membership.may_register(&Topic::Model(outside)));
+    assert!(!membership.may_register(&Topic::Role(Role::Relay)));
+    membership.roles = [Role::Proxy].into_iter().collect();
+    assert!(!membership.may_serve(&inside));
+}
+
+#[test]
+fn every_flipped_bit_of_a_chain_is_refused() {
+    let mut certificate = certificate(1, 2, 3);
+    certificate.models = Models::Only(vec![Pattern::new("Qwen/Qwen3*").unwrap()]);
+    let delegation = Signed::sign(&delegation(), &key(1)).unwrap();
+    let bytes = Chain::by_delegate(&certificate, delegation, &key(2)).unwrap().encode().unwrap();
+    for bit in 0..bytes.len() * 8 {
+        let mut flipped = bytes.clone();
+        flipped[bit / 8] ^= 1 << (bit % 8);
+        let verified = Chain::decode(&flipped).map_err(Error::from).and_then(|chain| chain.verify(NOW, &mesh(1)));
+        assert!(verified.is_err(), "bit {bit} of {} was flipped unnoticed", bytes.len() * 8);
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+        if let Ok(chain) = Chain::decode(&bytes) {
+            prop_assert!(chain.verify(NOW, &mesh(1)).is_err());
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! Revocations: "certificates of P issued before T do not count any more". Signed, only ever added, merged in any order.
+//!
+//! A revocation by the mesh key counts against everybody; one by a delegated issuer counts against the members that
+//! this issuer admitted. Inviting a revoked peer again works: its new certificate is issued after T.
+
+use crate::{
+    certificate::{Issuer, Membership},
+    codec,
+    delegation::{self, Delegation},
+    id::{MeshId, PeerId},
+    limits,
+    signed::{self, Signed, Statement},
+};
+use libp2p_identity::Keypair;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::{collections::BTreeMap, fmt};
+
+/// What is revoked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Target {
+    /// A member's certificates.
+    Member(PeerId),
+    /// A delegate's right to issue, and with it every certificate that it issued under it.
+    Delegate(PeerId),
+}
+
+/// Ends what `target` was given before a moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Revocation {
+    /// The mesh.
+    pub mesh: MeshId,
+    /// Whose certificates, or delegations.
+    pub target: Target,
+    /// Unix seconds: what was issued earlier is void.
+    pub before: u64,
+}
+
+impl Statement for Revocation {
+    const DOMAIN: &'static str = "/dunlin/revocation/1";
+    const LIMIT: usize = 160;
+}
+
+/// A revocation with its signature and, unless the mesh key signed, the signer's delegation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SignedRevocation {
+    /// The signer's right.
+    pub delegation: Option<Signed<Delegation>>,
+    /// The statement.
+    pub revocation: Signed<Revocation>,
+}
+
+/// Why a revocation was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// Bad signature or encoding.
+    #[error(transparent)]
+    Signed(#[from] signed::Error),
+    /// The signer's delegation does not hold.
+    #[error(transparent)]
+    Delegation(#[from] delegation::Error),
+    /// A revocation of another mesh.
+    #[error("revocation of mesh {0}")]
+    WrongMesh(MeshId),
+    /// Only the mesh key revokes delegations.
+    #[error("a delegated issuer may not revoke a delegation")]
+    NotAllowed,
+    /// More entries than a list may have.
+    #[error("list of {0} revocations")]
+    TooMany(usize),
+}
+
+impl From<codec::Error> for Error {
+    fn from(error: codec::Error) -> Self {
+        Self::Signed(error.into())
+    }
+}
+
+/// Whose signature an entry bears. The mesh key's come first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Signer {
+    Mesh,
+    Delegate(PeerId),
+}
+
+/// Versions of the encodings.
+#[derive(Serialize, Deserialize)]
+enum Wire<T> {
+    V1(T),
+}
+
+impl SignedRevocation {
+    /// Signs with the mesh key.
+    ///
+    /// # Errors
+    /// The key cannot sign.
+    pub fn by_mesh_key(revocation: &Revocation, mesh_key: &Keypair) -> Result<Self, Error> {
+        Ok(Self { delegation: None, revocation: Signed::sign(revocation, mesh_key)? })
+    }
+
+    /// Signs with the identity key of a delegated issuer.
+    ///
+    /// # Errors
+    /// The key cannot sign.
+    pub fn by_delegate(
+        revocation: &Revocation,
+        delegation: Signed<Delegation>,
+        identity: &Keypair,
+    ) -> Result<Self, Error> {
+        Ok(Self { delegation: Some(delegation), revocation: Signed::sign(revocation, identity)? })
+    }
+
+    /// Verifies against the mesh key. No clock: a revocation never expires, nor does the right to have made it, since
+    /// it reaches no further than the certificates of that right.
+    ///
+    /// # Errors
+    /// Any signature or right that does not hold.
+    pub fn verify(&self, mesh: &MeshId) -> Result<Revocation, Error> {
+        self.verify_signer(mesh).map(|(revocation, _)| revocation)
+    }
+
+    fn verify_signer(&self, mesh: &MeshId) -> Result<(Revocation, Signer), Error> {
+        let (key, signer) = match &self.delegation {
+            None => (signed::mesh_key(mesh)?, Signer::Mesh),
+            Some(signed) => {
+                let issuer = delegation::verify(signed, mesh)?.issuer;
+                (signed::public_key(&issuer)?, Signer::Delegate(issuer))
+            }
+        };
+        let revocation = self.revocation.verify(&key)?;
+        if revocation.mesh != *mesh {
+            return Err(Error::WrongMesh(revocation.mesh));
+        }
+        if matches!((signer, revocation.target), (Signer::Delegate(_), Target::Delegate(_))) {
+            return Err(Error::NotAllowed);
+        }
+        Ok((revocation, signer))
+    }
+
+    /// Bytes for gossip.
+    ///
+    /// # Errors
+    /// Too large.
+    pub fn encode(&self) -> Result<Vec<u8>, codec::Error> {
+        codec::encode(&Wire::V1(self), limits::REVOCATION_BYTES)
+    }
+
+    /// From gossip, not verified.
+    ///
+    /// # Errors
+    /// Malformed, too large, or of an unknown version.
+    pub fn decode(bytes: &[u8]) -> Result<Self, codec::Error> {
+        let Wire::V1(revocation) = codec::decode(bytes, limits::REVOCATION_BYTES)?;
+        Ok(revocation)
+    }
+}
+
+/// Names the content of a list: equal versions, equal lists. Where a peer's differs, its list is fetched and merged.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ListVersion(pub u64);
+
+impl fmt::Debug for ListVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+impl fmt::Display for ListVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// What a merge did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Merged {
+    /// Known already.
+    Known,
+    /// New, and kept.
+    New(Revocation),
+    /// The list is full: an operator must act, since something that is revoked counts again.
+    Full,
+}
+
+/// All revocations that a peer knows, at most one for each target and signer. Merging commutes and is idempotent, also
+/// at the bound: what is kept is a function of what was seen.
+#[derive(Debug, Clone, Default)]
+pub struct RevocationList {
+    entries: BTreeMap<(Signer, Target), (u64, SignedRevocation)>,
+    version: ListVersion,
+}
+
+impl RevocationList {
+    /// Verifies and adds one revocation.
+    ///
+    /// # Errors
+    /// It does not verify.
+    pub fn insert(&mut self, signed: SignedRevocation, mesh: &MeshId) -> Result<Merged, Error> {
+        // Repeats are common (gossip, and every pull of a list): skip the signature.
+        if self.entries.values().any(|(_, known)| *known == signed) {
+            return Ok(Merged::Known);
+        }
+        let (revocation, signer) = signed.verify_signer(mesh)?;
+        let merged = self.add(revocation, signer, signed);
+        self.version = self.content_version();
+        Ok(merged)
+    }
+
+    /// Verifies and adds a whole list.
+    ///
+    /// Returns what is new. Entries that do not verify are left out and counted.
+    pub fn merge(&mut self, other: Vec<SignedRevocation>, mesh: &MeshId) -> (Vec<Revocation>, usize) {
+        let known: std::collections::HashSet<Vec<u8>> =
+            self.entries.values().filter_map(|(_, entry)| entry.encode().ok()).collect();
+        let (mut new, mut refused) = (Vec::new(), 0);
+        for signed in other {
+            if signed.encode().is_ok_and(|bytes| known.contains(&bytes)) {
+                continue;
+            }
+            let Ok((revocation, signer)) = signed.verify_signer(mesh) else {
+                refused += 1;
+                continue;
+            };
+            match self.add(revocation, signer, signed) {
+                Merged::New(revocation) => new.push(revocation),
+                Merged::Known => {}
+                Merged::Full => refused += 1,
+            }
+        }
+        self.version = self.content_version();
+        (new, refused)
+    }
+
+    fn add(&mut self, revocation: Revocation, signer: Signer, signed: SignedRevocation) -> Merged {
+        let key = (signer, revocation.target);
+        if let Some((before, known)) = self.entries.get(&key) {
+            // Of two equal ones with different delegations either would do; the bytes decide, so that all agree.
+            let newer = (revocation.before, signed.encode().ok()) > (*before, known.encode().ok());
+            if !newer {
+                return Merged::Known;
+            }
+        }
+        self.entries.insert(key, (revocation.before, signed));
+        self.trim();
+        if self.entries.contains_key(&key) { Merged::New(revocation) } else { Merged::Full }
+    }
+
+    /// Drops what is over the bounds, last in order first. Delegates cannot crowd out the mesh key.
+    fn trim(&mut self) {
+        let is_mesh = |key: &&(Signer, Target)| key.0 == Signer::Mesh;
+        let by_mesh = self.entries.keys().filter(is_mesh).count();
+        if self.entries.len() - by_mesh > limits::DELEGATED_REVOCATIONS {
+            self.entries.pop_last();
+        }
+        if by_mesh > limits::REVOCATIONS {
+            let last = self.entries.keys().rfind(is_mesh).copied();
+            last.and_then(|key| self.entries.remove(&key));
+        }
+    }
+
+    fn content_version(&self) -> ListVersion {
+        if self.entries.is_empty() {
+            return ListVersion(0);
+        }
+        let mut hash = Sha256::new();
+        for (_, entry) in self.entries.values() {
+            hash.update(entry.encode().unwrap_or_default());
+        }
+        let digest: [u8; 32] = hash.finalize().into();
+        ListVersion(u64::from_le_bytes(std::array::from_fn(|i| digest[i])))
+    }
+
+    /// Names the content; 0 when empty.
+    #[must_use]
+    pub fn version(&self) -> ListVersion {
+        self.version
+    }
+
+    /// Whether `membership` was issued before a revocation that counts against it.
+    #[must_use]
+    pub fn revokes(&self, membership: &Membership) -> bool {
+        let ended = |signer, target, issued_at| {
+            self.entries.get(&(signer, target)).is_some_and(|(before, _)| issued_at < *before)
+        };
+        let member = Target::Member(membership.peer);
+        if ended(Signer::Mesh, member, membership.issued_at) {
+            return true;
+        }
+        match membership.issuer {
+            Issuer::Mesh => false,
+            Issuer::Delegate { peer, delegated_at } => {
+                ended(Signer::Delegate(peer), member, membership.issued_at)
+                    || ended(Signer::Mesh, Target::Delegate(peer), delegated_at)
+            }
+        }
+    }
+
+    /// The moment before which certificates of `peer` are void, unix seconds, by whomever; 0 when never revoked.
+    #[must_use]
+    pub fn revoked_before(&self, peer: &PeerId) -> u64 {
+        let of_peer = self.entries.iter().filter(|((_, target), _)| *target == Target::Member(*peer));
+        of_peer.map(|(_, (before, _))| *before).max().unwrap_or(0)
+    }
+
+    /// Number of entries.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether nothing was ever revoked.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// All entries, the mesh key's first.
+    pub fn iter(&self) -> impl Iterator<Item = &SignedRevocation> {
+        self.entries.values().map(|(_, entry)| entry)
+    }
+
+    /// Bytes for a file or an answer on the hop.
+    ///
+    /// # Errors
+    /// Never at the bounds that the list keeps.
+    pub fn encode(&self) -> Result<Vec<u8>, codec::Error> {
+        codec::encode(&Wire::V1(self.iter().collect::<Vec<_>>()), limits::REVOCATION_LIST_BYTES)
+    }
+
+    /// The entries in `bytes`, not verified: [`RevocationList::merge`] does that.
+    ///
+    /// # Errors
+    /// Malformed, too large, or of an unknown version.
+    pub fn decode(bytes: &[u8]) -> Result<Vec<SignedRevocation>, Error> {
+        let Wire::V1(entries) = codec::decode::<Wire<Vec<SignedRevocation>>>(bytes, limits::REVOCATION_LIST_BYTES)?;
+        if entries.len() > limits::REVOCATIONS + limits::DELEGATED_REVOCATIONS {
+            return Err(Error::TooMany(entries.len()));
+        }
+        Ok(entries)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,153 @@
+use super::*;
+use crate::certificate::{
+    Chain,
+    tests::{certificate, delegation, key, mesh},
+};
+use proptest::prelude::*;
+
+const NOW: u64 = 1_800_000_000;
+
+fn revocation(target: Target, before: u64) -> Revocation {
+    Revocation { mesh: mesh(1), target, before }
+}
+fn member(n: u8) -> Target {
+    Target::Member(key(n).public().to_peer_id())
+}
+fn by_mesh(target: Target, before: u64) -> SignedRevocation {
+    SignedRevocation::by_mesh_key(&revocation(target, before), &key(1)).unwrap()
+}
+fn by_delegate(target: Target, before: u64) -> SignedRevocation {
+    let right = Signed::sign(&delegation(), &key(1)).unwrap();
+    SignedRevocation::by_delegate(&revocation(target, before), right, &key(2)).unwrap()
+}
+fn membership_of_mesh() -> Membership {
+    Chain::by_mesh_key(&certificate(1, 1, 3), &key(1)).unwrap().verify(NOW, &mesh(1)).unwrap()
+}
+fn membership_of_delegate() -> Membership {
+    let mut certificate = certificate(1, 2, 3);
+    certificate.models = delegation().models;
+    let right = Signed::sign(&delegation(), &key(1)).unwrap();
+    Chain::by_delegate(&certificate, right, &key(2)).unwrap().verify(NOW, &mesh(1)).unwrap()
+}
+fn list(entries: &[SignedRevocation]) -> RevocationList {
+    let mut list = RevocationList::default();
+    for entry in entries {
+        list.insert(entry.clone(), &mesh(1)).unwrap();
+    }
+    list
+}
+
+#[test]
+fn what_was_issued_before_is_void_and_inviting_again_works() {
+    let mut member_again = membership_of_mesh();
+    let list = list(&[by_mesh(member(3), NOW + 10)]);
+    assert!(list.revokes(&member_again));
+    assert_eq!(list.revoked_before(&member_again.peer), NOW + 10);
+    member_again.issued_at = NOW + 10;
+    assert!(!list.revokes(&member_again));
+}
+
+#[test]
+fn revoking_a_delegation_ends_its_branch() {
+    let delegate = Target::Delegate(key(2).public().to_peer_id());
+    let list = list(&[by_mesh(delegate, NOW)]);
+    assert!(list.revokes(&membership_of_delegate()));
+    assert!(!list.revokes(&membership_of_mesh()));
+}
+
+#[test]
+fn a_delegate_revokes_its_own_branch_only() {
+    let list = list(&[by_delegate(member(3), NOW + 10)]);
+    assert!(list.revokes(&membership_of_delegate()));
+    assert!(!list.revokes(&membership_of_mesh()));
+    let delegate = Target::Delegate(key(2).public().to_peer_id());
+    assert_eq!(by_delegate(delegate, NOW).verify(&mesh(1)), Err(Error::NotAllowed));
+}
+
+#[test]
+fn other_signers_and_meshes_are_refused() {
+    let forged = SignedRevocation::by_mesh_key(&revocation(member(3), NOW), &key(9)).unwrap();
+    assert_eq!(forged.verify(&mesh(1)), Err(signed::Error::Signature.into()));
+    let other = Revocation { mesh: mesh(9), ..revocation(member(3), NOW) };
+    let other = SignedRevocation::by_mesh_key(&other, &key(1)).unwrap();
+    assert_eq!(other.verify(&mesh(1)), Err(Error::WrongMesh(mesh(9))));
+}
+
+#[test]
+fn a_list_survives_encoding_and_refuses_what_does_not_verify() {
+    let list = list(&[by_mesh(member(3), NOW), by_delegate(member(4), NOW)]);
+    let mut read = RevocationList::default();
+    let mut entries = RevocationList::decode(&list.encode().unwrap()).unwrap();
+    entries.push(SignedRevocation::by_mesh_key(&revocation(member(5), NOW), &key(9)).unwrap());
+    let (new, refused) = read.merge(entries, &mesh(1));
+    assert_eq!((new.len(), refused, read.version()), (2, 1, list.version()));
+}
+
+#[test]
+fn the_bound_keeps_the_mesh_keys_entries_and_does_not_depend_on_order() {
+    let (mut forward, mut backward) = (RevocationList::default(), RevocationList::default());
+    // Signing so many would be slow: the bound lies behind verification.
+    let entry = |n: usize, signer| {
+        let mut seed = [7; 32];
+        seed[..8].copy_from_slice(&n.to_le_bytes());
+        let peer = libp2p_identity::Keypair::ed25519_from_bytes(seed).unwrap().public().to_peer_id();
+        (revocation(Target::Member(peer), NOW), signer, by_mesh(member(3), NOW))
+    };
+    let count = limits::DELEGATED_REVOCATIONS + 50;
+    let delegate = Signer::Delegate(key(2).public().to_peer_id());
+    let entries: Vec<_> =
+        (0..count).map(|n| entry(n, delegate)).chain((0..20).map(|n| entry(n, Signer::Mesh))).collect();
+    for (revocation, signer, signed) in entries.iter().cloned() {
+        forward.add(revocation, signer, signed);
+    }
+    for (revocation, signer, signed) in entries.iter().rev().cloned() {
+        backward.add(revocation, signer, signed);
+    }
+    assert_eq!(forward.len(), limits::DELEGATED_REVOCATIONS + 20);
+    assert!(forward.entries.keys().eq(backward.entries.keys()));
+}
+
+#[test]
+fn every_flipped_bit_is_refused() {
+    for signed in [by_mesh(member(3), NOW), by_delegate(member(3), NOW)] {
+        let bytes = signed.encode().unwrap();
+        for bit in 0..bytes.len() * 8 {
+            let mut flipped = bytes.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            let read = SignedRevocation::decode(&flipped).map_err(Error::from);
+            assert!(read.and_then(|read| read.verify(&mesh(1))).is_err(), "bit {bit} was flipped unnoticed");
+        }
+    }
+}
+
+fn any_entry() -> impl Strategy<Value = SignedRevocation> {
+    (0_u8..4, 0_u64..4, any::<bool>()).prop_map(|(peer, before, delegated)| {
+        let sign = if delegated { by_delegate } else { by_mesh };
+        sign(member(10 + peer), NOW + before)
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    #[test]
+    fn merging_commutes_and_is_idempotent(
+        one in proptest::collection::vec(any_entry(), 0..8),
+        two in proptest::collection::vec(any_entry(), 0..8),
+    ) {
+        let (mut left, mut right) = (list(&one), list(&two));
+        left.merge(two.clone(), &mesh(1));
+        right.merge(one.clone(), &mesh(1));
+        prop_assert_eq!(left.version(), right.version());
+        prop_assert!(left.iter().eq(right.iter()));
+        let before = left.version();
+        let (new, refused) = left.merge(two, &mesh(1));
+        prop_assert!(new.is_empty() && refused == 0);
+        prop_assert_eq!(left.version(), before);
+    }
+
+    #[test]
+    fn any_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+        let _ = SignedRevocation::decode(&bytes).map(|entry| entry.verify(&mesh(1)));
+        let _ = RevocationList::decode(&bytes);
+    }
+}
