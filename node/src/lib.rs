@@ -4,8 +4,10 @@ pub mod addresses;
 pub mod dial;
 pub mod directory;
 mod handle;
+pub mod hop;
 pub mod liveness;
 pub mod record_store;
 mod registration;
+pub mod stream;
 
 pub use handle::{ConnectError, Handle, LookupError, Offer};

@@ -1,0 +1,132 @@
+//! The bodies that go out on the hop and the ones that come back.
+
+use super::{Coalesce, line::InFlight};
+use bytes::Bytes;
+use futures::FutureExt;
+use http_body::{Frame, SizeHint};
+use http_body_util::BodyExt;
+use pin_project_lite::pin_project;
+use std::{
+    error::Error,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+/// Any error of a body that somebody else made.
+pub type BoxError = Box<dyn Error + Send + Sync>;
+
+/// A request's body: bytes that are all there, or a stream. Never yields an empty chunk.
+#[derive(Debug)]
+pub struct Body(Kind);
+
+enum Kind {
+    Whole(Option<Bytes>),
+    Stream(Pin<Box<dyn http_body::Body<Data = Bytes, Error = BoxError> + Send>>),
+}
+
+impl std::fmt::Debug for Kind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Never the bytes: they are a prompt.
+        match self {
+            Self::Whole(bytes) => write!(f, "Whole({} bytes)", bytes.as_ref().map_or(0, Bytes::len)),
+            Self::Stream(_) => f.write_str("Stream"),
+        }
+    }
+}
+
+impl Body {
+    /// A body of no bytes.
+    #[must_use]
+    pub fn empty() -> Self {
+        Self(Kind::Whole(None))
+    }
+
+    /// A body that is sent as it arrives. Such a request can't be sent a second time.
+    #[must_use]
+    pub fn stream<B>(body: B) -> Self
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError> + Send,
+    {
+        Self(Kind::Stream(Box::pin(Coalesce::new(body.map_err(Into::into)))))
+    }
+}
+
+impl From<Bytes> for Body {
+    fn from(bytes: Bytes) -> Self {
+        Self(Kind::Whole(Some(bytes).filter(|bytes| !bytes.is_empty())))
+    }
+}
+impl From<http_body_util::Full<Bytes>> for Body {
+    fn from(full: http_body_util::Full<Bytes>) -> Self {
+        // Never pending: it is all there.
+        let bytes = full.collect().now_or_never().and_then(Result::ok);
+        bytes.map_or_else(Self::empty, |bytes| bytes.to_bytes().into())
+    }
+}
+
+impl http_body::Body for Body {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        match &mut self.0 {
+            Kind::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Kind::Stream(body) => body.as_mut().poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.0 {
+            Kind::Whole(bytes) => bytes.is_none(),
+            Kind::Stream(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.0 {
+            Kind::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
+            Kind::Stream(body) => body.size_hint(),
+        }
+    }
+}
+
+pin_project! {
+    /// An answer's body. Dropping it before its end resets the stream, which the server sees at once. While it lives
+    /// it counts as one request in flight.
+    #[derive(Debug)]
+    pub struct ResponseBody {
+        #[pin]
+        inner: hyper::body::Incoming,
+        in_flight: Option<InFlight>,
+    }
+}
+
+impl ResponseBody {
+    pub(super) fn new(inner: hyper::body::Incoming, in_flight: InFlight) -> Self {
+        let ended = http_body::Body::is_end_stream(&inner);
+        Self { inner, in_flight: (!ended).then_some(in_flight) }
+    }
+}
+
+impl http_body::Body for ResponseBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let this = self.project();
+        let frame = ready!(this.inner.poll_frame(cx));
+        if !matches!(frame, Some(Ok(_))) {
+            *this.in_flight = None;
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}

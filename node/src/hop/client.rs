@@ -1,0 +1,212 @@
+//! Sending requests to members.
+
+use super::{
+    Body, ResponseBody, SendError, Settings, Unsent, keeper,
+    line::{Line, Link},
+};
+use crate::stream::Control;
+use libp2p::{PeerId, swarm::ConnectionId};
+use std::{
+    collections::{HashMap, HashSet},
+    future::Future,
+    sync::{Arc, Mutex, PoisonError, RwLock},
+    time::Duration,
+};
+use tokio_util::{
+    sync::{CancellationToken, DropGuard},
+    task::TaskTracker,
+};
+
+/// Links tried for one request that could not be sent on the first.
+const ATTEMPTS: usize = 3;
+
+/// The client of the hop: cheap to clone, usable from any task. Its links end when the last clone is dropped.
+#[derive(Debug, Clone)]
+pub struct Hop {
+    shared: Arc<Shared>,
+    _ends_links: Arc<DropGuard>,
+}
+
+/// What the tasks behind the links share with the [`Hop`]s.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) control: Control,
+    pub(super) settings: Settings,
+    lines: RwLock<HashMap<PeerId, Arc<Line>>>,
+    /// Connections that have a keeper.
+    pub(super) kept: Mutex<HashSet<ConnectionId>>,
+    pub(super) tasks: Tasks,
+    pub(super) stop: CancellationToken,
+}
+
+/// Runs what hyper needs to run for a client, and counts it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Tasks(pub(super) TaskTracker);
+
+impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Tasks {
+    fn execute(&self, task: F) {
+        self.0.spawn(task);
+    }
+}
+
+impl Hop {
+    /// A client over these substreams. Needs a tokio runtime from its first use on.
+    #[must_use]
+    pub fn new(control: Control, settings: Settings) -> Self {
+        let stop = CancellationToken::new();
+        let shared = Shared {
+            control,
+            settings,
+            lines: RwLock::default(),
+            kept: Mutex::default(),
+            tasks: Tasks::default(),
+            stop: stop.clone(),
+        };
+        Self { shared: Arc::new(shared), _ends_links: Arc::new(stop.drop_guard()) }
+    }
+
+    /// Opens links to the peer ahead of the first request, on each direct connection, or on a relayed one if there
+    /// are only such. To be called when a connection to a peer that this node calls is established; calling it again
+    /// costs little. Returns at once.
+    pub fn prepare(&self, peer: PeerId) {
+        Shared::prepare(&self.shared, peer);
+    }
+
+    /// Sends a request and waits for the head of the answer. There is no deadline on the answer, but a peer that is
+    /// silent for [`Settings::keep_alive`] + [`Settings::keep_alive_timeout`] is lost. Dropping the future, or later
+    /// the body, cancels the request at the peer.
+    ///
+    /// The request's URI needs a path only; its HTTP version is of no meaning.
+    ///
+    /// # Errors
+    /// [`SendError`]; it gives the request back when the peer has seen nothing of it.
+    pub async fn send(
+        &self,
+        peer: PeerId,
+        mut request: http::Request<Body>,
+    ) -> Result<http::Response<ResponseBody>, SendError> {
+        // As a version 2 request, h2 would insist on a scheme and an authority.
+        *request.version_mut() = http::Version::HTTP_11;
+        let mut broken = None;
+        for _ in 0..ATTEMPTS {
+            let mut link = match self.link(peer).await {
+                Ok(link) => link,
+                Err(None) => return Err(SendError::NotConnected(Box::new(request))),
+                Err(Some(unsent)) => return Err(SendError::NotSent(Box::new(request), unsent)),
+            };
+            let limit = self.shared.settings.in_flight;
+            let Some(in_flight) = link.enter(limit) else {
+                return Err(SendError::NotSent(Box::new(request), Unsent::Full(limit)));
+            };
+            match link.sender.try_send_request(request).await {
+                Ok(response) => return Ok(response.map(|body| ResponseBody::new(body, in_flight))),
+                Err(mut error) => match error.take_message() {
+                    None => return Err(SendError::Lost(error.into_error())),
+                    Some(unsent) => {
+                        self.shared.withdraw(&peer, link.connection.id);
+                        request = unsent;
+                        broken = Some(error.into_error());
+                    }
+                },
+            }
+        }
+        Err(match broken {
+            Some(error) => SendError::NotSent(Box::new(request), Unsent::Broken(error)),
+            None => SendError::NotConnected(Box::new(request)),
+        })
+    }
+
+    /// Whether a connection to the peer is open, so that a request has a way to go.
+    #[must_use]
+    pub fn connected(&self, peer: &PeerId) -> bool {
+        self.shared.control.is_connected(peer)
+    }
+
+    /// Whether a link is open, so that a request starts with no further round trip.
+    #[must_use]
+    pub fn ready(&self, peer: &PeerId) -> bool {
+        self.shared.line(peer).is_some_and(|line| line.best().is_some())
+    }
+
+    /// The last measured round trip to a connected peer.
+    #[must_use]
+    pub fn round_trip(&self, peer: &PeerId) -> Option<Duration> {
+        self.shared.line(peer)?.round_trip()
+    }
+
+    /// Takes over a measured round trip, from whoever measures (libp2p's ping). Forgotten when the peer's last
+    /// connection closes.
+    pub fn set_round_trip(&self, peer: &PeerId, round_trip: Duration) {
+        if self.connected(peer) {
+            self.shared.line_or_new(*peer).set_round_trip(round_trip);
+        }
+    }
+
+    /// To be called when the last connection to a peer has closed: forgets the peer.
+    pub fn disconnected(&self, peer: &PeerId) {
+        self.shared.tidy(peer);
+    }
+
+    /// A link to the peer, waited for up to [`Settings::open`] if it has to be made.
+    async fn link(&self, peer: PeerId) -> Result<Link, Option<Unsent>> {
+        if let Some(link) = self.shared.line(&peer).and_then(|line| line.best()) {
+            return Ok(link);
+        }
+        if !self.connected(&peer) {
+            return Err(None);
+        }
+        let wait = self.shared.line_or_new(peer).wait();
+        self.prepare(peer);
+        let deadline = self.shared.settings.open;
+        match tokio::time::timeout(deadline, wait).await {
+            Ok(Ok(link)) => Ok(link),
+            Ok(Err(_)) if !self.connected(&peer) => Err(None),
+            Ok(Err(error)) => Err(Some(Unsent::Open(error))),
+            Err(_) => Err(Some(Unsent::Timeout(deadline))),
+        }
+    }
+}
+
+impl Shared {
+    fn prepare(shared: &Arc<Self>, peer: PeerId) {
+        let connections = shared.control.connections(&peer);
+        // Direct ones come first.
+        let relayed_only = connections.first().is_some_and(|best| best.relayed);
+        let wanted = connections.into_iter().take_while(|connection| connection.relayed == relayed_only);
+        for connection in wanted.take(if relayed_only { 1 } else { usize::MAX }) {
+            let new = shared.kept.lock().unwrap_or_else(PoisonError::into_inner).insert(connection.id);
+            if new {
+                shared.tasks.0.spawn(keeper::keep(Arc::clone(shared), peer, connection));
+            }
+        }
+    }
+
+    pub(super) fn line(&self, peer: &PeerId) -> Option<Arc<Line>> {
+        self.lines.read().unwrap_or_else(PoisonError::into_inner).get(peer).cloned()
+    }
+
+    pub(super) fn line_or_new(&self, peer: PeerId) -> Arc<Line> {
+        if let Some(line) = self.line(&peer) {
+            return line;
+        }
+        Arc::clone(self.lines.write().unwrap_or_else(PoisonError::into_inner).entry(peer).or_default())
+    }
+
+    pub(super) fn withdraw(&self, peer: &PeerId, connection: ConnectionId) {
+        if let Some(line) = self.line(peer) {
+            line.withdraw(connection);
+        }
+    }
+
+    /// Forgets a peer that has no connection any more.
+    pub(super) fn tidy(&self, peer: &PeerId) {
+        if self.control.is_connected(peer) {
+            return;
+        }
+        let mut lines = self.lines.write().unwrap_or_else(PoisonError::into_inner);
+        // Somebody who waits for a link has a clone of the line; who comes later makes a new one.
+        if lines.get(peer).is_some_and(|line| line.is_idle() && Arc::strong_count(line) == 1) {
+            lines.remove(peer);
+        }
+    }
+}

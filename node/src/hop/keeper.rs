@@ -1,0 +1,72 @@
+//! Keeps one HTTP/2 link open on one libp2p connection, for as long as that connection lives.
+
+use super::{PROTOCOL, client::Shared, line::Link};
+use crate::stream::{Connection, OpenError};
+use hyper_util::rt::TokioIo;
+use libp2p::PeerId;
+use std::{
+    io,
+    sync::{Arc, PoisonError},
+    time::Duration,
+};
+use tokio::time::Instant;
+use tokio_util::compat::FuturesAsyncReadCompatExt;
+
+/// Pause before a link that broke is opened anew; doubles up to [`LONGEST_PAUSE`] while links don't last.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// A link that lived so long was a good one.
+const LASTED: Duration = Duration::from_secs(10);
+
+/// Opens the link, opens it again when it breaks, and ends with the connection, with the hop, or when a relayed
+/// connection is no longer needed.
+pub(super) async fn keep(shared: Arc<Shared>, peer: PeerId, connection: Connection) {
+    let stop = shared.stop.clone();
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = reopen(&shared, peer, connection) => {}
+    }
+    shared.withdraw(&peer, connection.id);
+    shared.kept.lock().unwrap_or_else(PoisonError::into_inner).remove(&connection.id);
+    shared.tidy(&peer);
+}
+
+async fn reopen(shared: &Shared, peer: PeerId, connection: Connection) {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let started = Instant::now();
+        if let Err(error) = run(shared, peer, connection).await {
+            tracing::debug!(%peer, connection = %connection.id, %error, "no link to the peer");
+            shared.line_or_new(peer).failed(error);
+        }
+        shared.withdraw(&peer, connection.id);
+        if !shared.control.connections(&peer).contains(&connection) {
+            return;
+        }
+        if connection.relayed && shared.line(&peer).is_some_and(|line| line.has_direct()) {
+            return;
+        }
+        pause = if started.elapsed() >= LASTED { FIRST_PAUSE } else { pause };
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// One link, from its opening to its end.
+async fn run(shared: &Shared, peer: PeerId, connection: Connection) -> Result<(), OpenError> {
+    let deadline = shared.settings.open;
+    let stream = shared.control.open(peer, Some(connection.id), PROTOCOL, deadline).await?;
+    let io = TokioIo::new(stream.compat());
+    let handshake = shared.settings.client(shared.tasks.clone()).handshake(io);
+    let (sender, http) = match tokio::time::timeout(deadline, handshake).await {
+        Ok(Ok(pair)) => pair,
+        Ok(Err(error)) => return Err(OpenError::Io(io::Error::other(error))),
+        Err(_) => return Err(OpenError::Timeout(deadline)),
+    };
+    tracing::debug!(%peer, connection = %connection.id, relayed = connection.relayed, "link to the peer opened");
+    shared.line_or_new(peer).publish(Link::new(connection, sender));
+    if let Err(error) = http.await {
+        tracing::debug!(%peer, connection = %connection.id, %error, "link to the peer broke");
+    }
+    Ok(())
+}

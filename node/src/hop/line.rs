@@ -1,0 +1,143 @@
+//! Everything that the client knows about one peer: its links, and how far away it is.
+
+use super::Body;
+use crate::stream::{Connection, OpenError};
+use hyper::client::conn::http2::SendRequest;
+use libp2p::swarm::ConnectionId;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+use tokio::sync::watch;
+
+/// HTTP/2 on one libp2p connection.
+#[derive(Debug, Clone)]
+pub(super) struct Link {
+    pub(super) connection: Connection,
+    pub(super) sender: SendRequest<Body>,
+    in_flight: Arc<AtomicUsize>,
+}
+
+impl Link {
+    pub(super) fn new(connection: Connection, sender: SendRequest<Body>) -> Self {
+        Self { connection, sender, in_flight: Arc::default() }
+    }
+
+    /// Counts a request, unless `limit` are in flight.
+    pub(super) fn enter(&self, limit: usize) -> Option<InFlight> {
+        let before = self.in_flight.fetch_add(1, Ordering::Relaxed);
+        let entered = InFlight(Arc::clone(&self.in_flight));
+        (before < limit).then_some(entered)
+    }
+}
+
+/// One request in flight, until dropped.
+#[derive(Debug)]
+pub(super) struct InFlight(Arc<AtomicUsize>);
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The links to one peer.
+#[derive(Debug, Default)]
+pub(super) struct Links {
+    open: Vec<Link>,
+    /// Attempts that failed, so that those who wait learn of it.
+    failures: u64,
+    failure: Option<Arc<OpenError>>,
+}
+
+impl Links {
+    /// The link to use: a direct one if there is one, and of these the one with the fewest requests.
+    fn best(&self) -> Option<&Link> {
+        self.open
+            .iter()
+            .filter(|link| !link.sender.is_closed())
+            .min_by_key(|link| (link.connection.relayed, link.in_flight.load(Ordering::Relaxed)))
+    }
+}
+
+/// One peer.
+#[derive(Debug, Default)]
+pub(super) struct Line {
+    links: watch::Sender<Links>,
+    /// Microseconds; zero is unknown.
+    round_trip: AtomicU64,
+}
+
+impl Line {
+    pub(super) fn best(&self) -> Option<Link> {
+        self.links.borrow().best().cloned()
+    }
+
+    /// Waits for a link, or for the next failure to make one.
+    ///
+    /// # Errors
+    /// The failure.
+    pub(super) async fn wait(self: Arc<Self>) -> Result<Link, Arc<OpenError>> {
+        let mut links = self.links.subscribe();
+        let failures = links.borrow_and_update().failures;
+        loop {
+            {
+                let now = links.borrow_and_update();
+                if let Some(link) = now.best() {
+                    return Ok(link.clone());
+                }
+                if let Some(failure) = now.failure.as_ref().filter(|_| now.failures != failures) {
+                    return Err(Arc::clone(failure));
+                }
+            }
+            if links.changed().await.is_err() {
+                return Err(Arc::new(OpenError::ConnectionClosed));
+            }
+        }
+    }
+
+    /// Adds a link. Relayed links go when a direct one comes: what is in flight on them ends there, nothing new
+    /// starts.
+    pub(super) fn publish(&self, link: Link) {
+        self.links.send_modify(|links| {
+            if !link.connection.relayed {
+                links.open.retain(|other| !other.connection.relayed);
+            }
+            links.open.push(link);
+            links.failure = None;
+        });
+    }
+
+    pub(super) fn withdraw(&self, connection: ConnectionId) {
+        self.links.send_modify(|links| links.open.retain(|link| link.connection.id != connection));
+    }
+
+    pub(super) fn failed(&self, error: OpenError) {
+        self.links.send_modify(|links| {
+            links.failures += 1;
+            links.failure = Some(Arc::new(error));
+        });
+    }
+
+    pub(super) fn has_direct(&self) -> bool {
+        self.links.borrow().open.iter().any(|link| !link.connection.relayed)
+    }
+
+    /// Nobody uses or waits for this line.
+    pub(super) fn is_idle(&self) -> bool {
+        self.links.receiver_count() == 0 && self.links.borrow().open.is_empty()
+    }
+
+    pub(super) fn set_round_trip(&self, round_trip: Duration) {
+        let us = u64::try_from(round_trip.as_micros()).unwrap_or(u64::MAX).max(1);
+        self.round_trip.store(us, Ordering::Relaxed);
+    }
+
+    pub(super) fn round_trip(&self) -> Option<Duration> {
+        let us = self.round_trip.load(Ordering::Relaxed);
+        (us > 0).then(|| Duration::from_micros(us))
+    }
+}
