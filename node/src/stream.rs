@@ -79,8 +79,7 @@ impl Behaviour {
         let connections = Connections::default();
         let refused = Arc::new(AtomicU64::new(0));
         let control = Control::new(connections.clone(), Arc::clone(&refused));
-        let behaviour =
-            Self { protocols: protocols.into_iter().collect(), connections, unconfirmed: Vec::new(), inbound, refused };
+        let behaviour = Self { protocol, connections, unconfirmed: Vec::new(), inbound, refused };
         (behaviour, control, incoming)
     }
 
