@@ -94,13 +94,14 @@ pub struct RecordSet {
 }
 
 impl RecordSet {
-    /// Takes a verified record unless one of the same or a later version is there. Commutes and is idempotent.
+    /// Takes a verified record unless it or a later one is there. Idempotent, and commutes as long as the set is not
+    /// full: of two records with one version, which only a faulty peer signs, everybody keeps the same.
     ///
     /// Returns whether anything changed. A full set takes no new replica.
     pub fn insert(&mut self, verified: &TopicRecord, signed: SignedRecord) -> bool {
         let key = (verified.replica.peer, verified.replica.index);
         match self.records.get(&key) {
-            Some((known, _)) if *known >= verified.version => return false,
+            Some((version, known)) if (*version, known.rank()) >= (verified.version, signed.rank()) => return false,
             None if self.records.len() >= limits::RECORDS_PER_TOPIC => return false,
             _ => {}
         }

@@ -100,6 +100,11 @@ impl<T: Statement> Signed<T> {
         self.peek()
     }
 
+    /// An order over signed statements that means nothing and is the same everywhere.
+    pub(crate) fn rank(&self) -> impl Ord + '_ {
+        (&self.payload, &self.signature)
+    }
+
     /// The statement with its signature unchecked: only to learn who should have signed it.
     ///
     /// # Errors
