@@ -68,6 +68,9 @@ pub enum Error {
     /// The certificate names another key than the one that signed it.
     #[error("certificate names {0} as its issuer, which did not sign it")]
     WrongIssuer(PeerId),
+    /// The certificate is another peer's.
+    #[error("certificate of peer {0}")]
+    WrongSubject(PeerId),
     /// Past its end and the leeway.
     #[error("certificate expired at {not_after} (unix seconds)")]
     Expired {

@@ -123,6 +123,7 @@ impl From<&certificate::Error> for Refusal {
                 Self::WrongMesh
             }
             certificate::Error::Expired { .. } => Self::Expired,
+            certificate::Error::WrongSubject(_) => Self::WrongPeer,
             certificate::Error::Signed(signed::Error::Codec(_)) => Self::Malformed,
             _ => Self::Invalid,
         }

@@ -1,0 +1,159 @@
+use super::*;
+use crate::mesh;
+use rand::{SeedableRng, rngs::StdRng};
+use std::sync::Barrier;
+
+const NOW: u64 = 1_800_000_000;
+
+struct Home {
+    _directory: tempfile::TempDir,
+    state: StateDir,
+}
+fn home() -> Home {
+    let directory = tempfile::tempdir().unwrap();
+    let state = StateDir::open(directory.path()).unwrap();
+    mesh::create(&state, InvitationOptions::default().roles, None, NOW).unwrap();
+    Home { _directory: directory, state }
+}
+fn issuer(home: &Home) -> Issuer {
+    Issuer::open(&home.state).unwrap().unwrap()
+}
+fn peer() -> PeerId {
+    Keypair::generate_ed25519().public().to_peer_id()
+}
+fn invite(issuer: &Issuer, uses: u32) -> Token {
+    let options = InvitationOptions { uses, ..InvitationOptions::default() };
+    issuer.invite(&options, vec![], NOW, &mut StdRng::from_seed([5; 32])).unwrap()
+}
+fn redeem(issuer: &Issuer, token: &Token, joiner: PeerId, now: u64) -> Result<Chain, Refusal> {
+    let request = token.request(joiner, None).unwrap();
+    issuer.redeem(joiner, &request, &RevocationList::default(), now).map_err(|error| error.refusal())
+}
+
+#[test]
+fn an_invitation_makes_members_and_not_one_more_than_it_says() {
+    let home = home();
+    let issuer = issuer(&home);
+    let token = invite(&issuer, 2);
+    let (one, two, three) = (peer(), peer(), peer());
+    let chain = redeem(&issuer, &token, one, NOW).unwrap();
+    assert_eq!(chain.verify(NOW, &issuer.mesh()).unwrap().peer, one);
+    assert!(redeem(&issuer, &token, two, NOW).is_ok());
+    assert_eq!(redeem(&issuer, &token, three, NOW), Err(Refusal::InvitationUsedUp));
+    assert_eq!(redeem(&issuer, &token, one, NOW + 60), Ok(chain), "the same peer gets the same certificate");
+}
+
+#[test]
+fn uses_are_counted_on_disk() {
+    let home = home();
+    let token = invite(&issuer(&home), 1);
+    redeem(&issuer(&home), &token, peer(), NOW).unwrap();
+    // As after a restart.
+    assert_eq!(redeem(&issuer(&home), &token, peer(), NOW), Err(Refusal::InvitationUsedUp));
+}
+
+#[test]
+fn a_race_for_the_last_use_has_one_winner() {
+    let home = home();
+    let issuer = issuer(&home);
+    let token = invite(&issuer, 1);
+    let start = Barrier::new(8);
+    let won = std::thread::scope(|scope| {
+        let racers: Vec<_> = (0..8)
+            .map(|_| {
+                scope.spawn(|| {
+                    start.wait();
+                    redeem(&issuer, &token, peer(), NOW).is_ok()
+                })
+            })
+            .collect();
+        racers.into_iter().filter(|_| true).map(|racer| racer.join().unwrap()).filter(|&won| won).count()
+    });
+    assert_eq!(won, 1);
+}
+
+#[test]
+fn expired_withdrawn_foreign_and_unknown_invitations_give_nothing() {
+    let (ours, theirs) = (home(), home());
+    let issuer = issuer(&ours);
+    let token = invite(&issuer, 9);
+    let end = NOW + INVITATION_LIFE.as_secs();
+    assert!(redeem(&issuer, &token, peer(), end).is_ok());
+    assert_eq!(redeem(&issuer, &token, peer(), end + 1), Err(Refusal::InvitationExpired));
+    assert!(issuer.withdraw(&token.invitation().unwrap().key).unwrap());
+    assert_eq!(redeem(&issuer, &token, peer(), NOW), Err(Refusal::InvitationWithdrawn));
+
+    let foreign = super::tests::issuer(&theirs);
+    assert_eq!(redeem(&issuer, &invite(&foreign, 1), peer(), NOW), Err(Refusal::WrongMesh));
+
+    // Signed by the mesh key, but made by an issuer whose database is lost.
+    let seed = [9; 32];
+    let lost = Invitation { key: invitation::public_half(&seed).unwrap(), ..token.invitation().unwrap() };
+    let lost = Token::new(seed, Signed::sign(&lost, &issuer.0.mesh_key).unwrap(), vec![]).unwrap();
+    assert_eq!(redeem(&issuer, &lost, peer(), NOW), Err(Refusal::InvitationUnknown));
+}
+
+#[test]
+fn somebody_elses_request_gives_nothing() {
+    let home = home();
+    let issuer = issuer(&home);
+    let request = invite(&issuer, 9).request(peer(), None).unwrap();
+    let error = issuer.redeem(peer(), &request, &RevocationList::default(), NOW).unwrap_err();
+    assert_eq!(error.refusal(), Refusal::InvitationUnknown);
+}
+
+#[test]
+fn a_revoked_member_comes_back_only_with_a_new_invitation() {
+    let home = home();
+    let issuer = issuer(&home);
+    let (joiner, old) = (peer(), invite(&issuer, 5));
+    let member = redeem(&issuer, &old, joiner, NOW).unwrap().verify(NOW, &issuer.mesh()).unwrap();
+    let mut list = RevocationList::default();
+    list.insert(issuer.revoke(joiner, 0, NOW).unwrap(), &issuer.mesh()).unwrap();
+    assert!(list.revokes(&member));
+    assert_eq!(issuer.renew(&member, &list, NOW).unwrap_err().refusal(), Refusal::Revoked);
+    let again = issuer.redeem(joiner, &old.request(joiner, None).unwrap(), &list, NOW).unwrap_err();
+    assert_eq!(again.refusal(), Refusal::Revoked);
+    let options = InvitationOptions::default();
+    let new = issuer.invite(&options, vec![], NOW, &mut StdRng::from_seed([6; 32])).unwrap();
+    let chain = issuer.redeem(joiner, &new.request(joiner, None).unwrap(), &list, NOW).unwrap();
+    assert!(!list.revokes(&chain.verify(NOW, &issuer.mesh()).unwrap()), "same second, and yet a member");
+}
+
+#[test]
+fn a_revocation_reaches_certificates_of_a_faster_clock() {
+    let home = home();
+    let issuer = issuer(&home);
+    let joiner = peer();
+    redeem(&issuer, &invite(&issuer, 1), joiner, NOW + 500).unwrap();
+    let revocation = issuer.revoke(joiner, 0, NOW).unwrap().verify(&issuer.mesh()).unwrap();
+    assert_eq!(revocation.before, NOW + 501);
+    let revocation = issuer.revoke(joiner, NOW + 900, NOW).unwrap().verify(&issuer.mesh()).unwrap();
+    assert_eq!(revocation.before, NOW + 901);
+}
+
+#[test]
+fn renewing_keeps_the_rights_and_ends_with_the_membership() {
+    let home = home();
+    let issuer = issuer(&home);
+    let none = RevocationList::default();
+    let member = redeem(&issuer, &invite(&issuer, 1), peer(), NOW).unwrap().verify(NOW, &issuer.mesh()).unwrap();
+    let later = NOW + 25 * 24 * 60 * 60;
+    let renewed = issuer.renew(&member, &none, later).unwrap().verify(later, &issuer.mesh()).unwrap();
+    assert_eq!((renewed.peer, renewed.roles, &renewed.models), (member.peer, member.roles, &member.models));
+    assert_eq!(renewed.not_after, later + CERTIFICATE_LIFE.as_secs());
+    let end = member.not_after + certificate::LEEWAY_S + 1;
+    assert_eq!(issuer.renew(&member, &none, end).unwrap_err().refusal(), Refusal::Expired);
+}
+
+#[test]
+fn the_newest_certificate_of_each_peer_is_listed() {
+    let home = home();
+    let issuer = issuer(&home);
+    let joiner = peer();
+    let member = redeem(&issuer, &invite(&issuer, 1), joiner, NOW).unwrap().verify(NOW, &issuer.mesh()).unwrap();
+    issuer.renew(&member, &RevocationList::default(), NOW + 9).unwrap();
+    let issued = issuer.issued().unwrap();
+    assert_eq!((issued.len(), issued[0].peer, issued[0].issued_at), (2, joiner, NOW + 9));
+    assert_eq!(issued[0].not_after, NOW + 9 + CERTIFICATE_LIFE.as_secs());
+}

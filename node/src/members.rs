@@ -1,0 +1,283 @@
+//! The members that this peer has met, who this peer itself is, and what was revoked. Shared by admission, which writes,
+//! and the hop, record store and directory, which read on every request.
+
+use arc_swap::ArcSwap;
+use dunlin_protocol::{
+    certificate::{self, Chain, Membership},
+    hello::Refusal,
+    id::{MeshId, PeerId},
+    revocation::{self, ListVersion, Merged, Revocation, RevocationList, SignedRevocation},
+};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError, RwLock},
+    time::{Duration, Instant},
+};
+use tokio::sync::watch;
+
+/// Members remembered. One takes about 300 bytes; the one admitted longest ago makes room.
+pub const MEMBERS: usize = 16 * 1024;
+/// How long a peer that refused us, or that we refused, is not dialled.
+pub const NO_DIAL: Duration = Duration::from_secs(10 * 60);
+/// Peers on the no-dial list; the one that is on it longest makes room.
+pub const NO_DIAL_PEERS: usize = 1024;
+
+/// Why a peer has no rights now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Denied {
+    /// Never admitted.
+    #[error("not a member")]
+    NotAMember,
+    /// Its certificate has ended.
+    #[error("the certificate has expired")]
+    Expired,
+    /// Its certificate was revoked.
+    #[error("the membership was revoked")]
+    Revoked,
+}
+
+/// Shared table of members. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Members(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    mesh: MeshId,
+    peer: PeerId,
+    own: ArcSwap<Own>,
+    table: RwLock<Table>,
+    /// Read on every request, written once a month: readers never wait for a merge.
+    revocations: ArcSwap<RevocationList>,
+    merging: Mutex<()>,
+    changes: watch::Sender<ListVersion>,
+    refused: Mutex<HashMap<PeerId, (Instant, Refusal)>>,
+}
+
+#[derive(Debug)]
+struct Own {
+    chain: Arc<Chain>,
+    membership: Arc<Membership>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    members: HashMap<PeerId, Entry>,
+    admitted: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    membership: Arc<Membership>,
+    /// What the peer's list was when it was admitted.
+    revocations: ListVersion,
+    /// Counts admissions: the smallest is evicted first.
+    order: u64,
+}
+
+impl Members {
+    /// A table that knows only this peer.
+    ///
+    /// # Errors
+    /// The own chain does not hold at `now` (unix seconds).
+    pub fn new(chain: Chain, mesh: MeshId, revocations: RevocationList, now: u64) -> Result<Self, certificate::Error> {
+        let membership = Arc::new(chain.verify(now, &mesh)?);
+        let changes = watch::Sender::new(revocations.version());
+        Ok(Self(Arc::new(Shared {
+            mesh,
+            peer: membership.peer,
+            own: ArcSwap::from_pointee(Own { chain: Arc::new(chain), membership }),
+            table: RwLock::default(),
+            revocations: ArcSwap::from_pointee(revocations),
+            merging: Mutex::default(),
+            changes,
+            refused: Mutex::default(),
+        })))
+    }
+
+    /// The mesh.
+    #[must_use]
+    pub fn mesh(&self) -> MeshId {
+        self.0.mesh
+    }
+
+    /// This peer.
+    #[must_use]
+    pub fn peer_id(&self) -> PeerId {
+        self.0.peer
+    }
+
+    /// This peer's membership.
+    #[must_use]
+    pub fn own(&self) -> Arc<Membership> {
+        self.0.own.load().membership.clone()
+    }
+
+    /// This peer's certificate chain.
+    #[must_use]
+    pub fn own_chain(&self) -> Arc<Chain> {
+        self.0.own.load().chain.clone()
+    }
+
+    /// Takes a renewed chain of this peer. Who refused the old one may be asked again.
+    ///
+    /// # Errors
+    /// It does not hold at `now` (unix seconds), or is another peer's.
+    pub fn replace_own(&self, chain: Chain, now: u64) -> Result<Arc<Membership>, certificate::Error> {
+        let membership = Arc::new(chain.verify(now, &self.0.mesh)?);
+        if membership.peer != self.0.peer {
+            return Err(certificate::Error::WrongSubject(membership.peer));
+        }
+        self.0.own.store(Arc::new(Own { chain: Arc::new(chain), membership: membership.clone() }));
+        self.refused_peers().clear();
+        Ok(membership)
+    }
+
+    /// The membership of a peer that was admitted once, or of this peer. Says nothing about expiry and revocation:
+    /// [`Self::check`] does.
+    #[must_use]
+    pub fn get(&self, peer: &PeerId) -> Option<Arc<Membership>> {
+        if *peer == self.0.peer {
+            return Some(self.own());
+        }
+        let table = self.0.table.read().unwrap_or_else(PoisonError::into_inner);
+        table.members.get(peer).map(|entry| entry.membership.clone())
+    }
+
+    /// The membership of a peer that has rights at `now` (unix seconds).
+    ///
+    /// # Errors
+    /// It has none, and why.
+    pub fn check(&self, peer: &PeerId, now: u64) -> Result<Arc<Membership>, Denied> {
+        let membership = self.get(peer).ok_or(Denied::NotAMember)?;
+        if self.is_revoked(&membership) {
+            return Err(Denied::Revoked);
+        }
+        if !membership.valid_at(now) {
+            return Err(Denied::Expired);
+        }
+        Ok(membership)
+    }
+
+    /// Takes a verified membership, and the version of the revocation list that its peer has.
+    pub fn insert(&self, membership: Membership, revocations: ListVersion) {
+        self.refused_peers().remove(&membership.peer);
+        let mut table = self.0.table.write().unwrap_or_else(PoisonError::into_inner);
+        if table.members.len() >= MEMBERS && !table.members.contains_key(&membership.peer) {
+            let oldest = table.members.iter().min_by_key(|(_, entry)| entry.order).map(|(peer, _)| *peer);
+            oldest.and_then(|peer| table.members.remove(&peer));
+        }
+        table.admitted += 1;
+        let order = table.admitted;
+        let peer = membership.peer;
+        table.members.insert(peer, Entry { membership: Arc::new(membership), revocations, order });
+    }
+
+    /// Members met that issue certificates, the one admitted last first; not this peer.
+    #[must_use]
+    pub fn issuers(&self) -> Vec<PeerId> {
+        let table = self.0.table.read().unwrap_or_else(PoisonError::into_inner);
+        let mut issuers: Vec<_> =
+            table.members.iter().filter(|(_, entry)| entry.membership.issues()).map(|(p, e)| (e.order, *p)).collect();
+        issuers.sort_unstable_by(|a, b| b.cmp(a));
+        issuers.into_iter().map(|(_, peer)| peer).collect()
+    }
+
+    /// The revocations known now.
+    #[must_use]
+    pub fn revocations(&self) -> Arc<RevocationList> {
+        self.0.revocations.load_full()
+    }
+
+    /// Whether a membership was issued before a revocation that counts against it.
+    #[must_use]
+    pub fn is_revoked(&self, membership: &Membership) -> bool {
+        self.0.revocations.load().revokes(membership)
+    }
+
+    /// Whether the list of `peer` differed from ours, so that it should be fetched.
+    #[must_use]
+    pub fn wants_revocations_of(&self, peer: &PeerId) -> bool {
+        let own = self.0.revocations.load().version();
+        let table = self.0.table.read().unwrap_or_else(PoisonError::into_inner);
+        table
+            .members
+            .get(peer)
+            .is_some_and(|entry| entry.revocations != own && entry.revocations != ListVersion::default())
+    }
+
+    /// Takes one revocation, from gossip or made here.
+    ///
+    /// # Errors
+    /// It does not verify.
+    pub fn revoke(&self, revocation: SignedRevocation) -> Result<Merged, revocation::Error> {
+        let _merging = self.0.merging.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut list = RevocationList::clone(&self.revocations());
+        let merged = list.insert(revocation, &self.0.mesh)?;
+        self.publish(list);
+        Ok(merged)
+    }
+
+    /// Takes a whole list from another member; what does not verify is left out. Verifies thousands of signatures at
+    /// worst, a fraction of a second: call through `spawn_blocking`. Returns what is new.
+    #[must_use]
+    pub fn merge_revocations(&self, entries: Vec<SignedRevocation>) -> Vec<Revocation> {
+        let _merging = self.0.merging.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut list = RevocationList::clone(&self.revocations());
+        let (new, refused) = list.merge(entries, &self.0.mesh);
+        if refused > 0 {
+            tracing::warn!(refused, "revocations left out: not valid, or the list is full");
+        }
+        self.publish(list);
+        new
+    }
+
+    fn publish(&self, list: RevocationList) {
+        let version = list.version();
+        self.0.revocations.store(Arc::new(list));
+        self.0.changes.send_if_modified(|known| std::mem::replace(known, version) != version);
+    }
+
+    /// Wakes when revocations were added: time to store them, and to disconnect [`Self::revoked`].
+    #[must_use]
+    pub fn revocation_changes(&self) -> watch::Receiver<ListVersion> {
+        self.0.changes.subscribe()
+    }
+
+    /// Members met whose certificates are revoked.
+    #[must_use]
+    pub fn revoked(&self) -> Vec<PeerId> {
+        let list = self.revocations();
+        let table = self.0.table.read().unwrap_or_else(PoisonError::into_inner);
+        let revoked = table.members.iter().filter(|(_, entry)| list.revokes(&entry.membership));
+        revoked.map(|(peer, _)| *peer).collect()
+    }
+
+    fn refused_peers(&self) -> std::sync::MutexGuard<'_, HashMap<PeerId, (Instant, Refusal)>> {
+        self.0.refused.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts a peer on the no-dial list.
+    pub fn note_refused(&self, peer: PeerId, refusal: Refusal, now: Instant) {
+        if !refusal.is_lasting() {
+            return;
+        }
+        let mut refused = self.refused_peers();
+        refused.retain(|_, (since, _)| now.saturating_duration_since(*since) < NO_DIAL);
+        if refused.len() >= NO_DIAL_PEERS && !refused.contains_key(&peer) {
+            let oldest = refused.iter().min_by_key(|(_, (since, _))| *since).map(|(peer, _)| *peer);
+            oldest.and_then(|peer| refused.remove(&peer));
+        }
+        refused.insert(peer, (now, refusal));
+    }
+
+    /// Why `peer` should not be dialled now, if so.
+    #[must_use]
+    pub fn refused(&self, peer: &PeerId, now: Instant) -> Option<Refusal> {
+        let refused = self.refused_peers();
+        let (since, refusal) = refused.get(peer)?;
+        (now.saturating_duration_since(*since) < NO_DIAL).then_some(*refusal)
+    }
+}
+
+#[cfg(test)]
+mod tests;

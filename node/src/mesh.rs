@@ -1,0 +1,113 @@
+//! Which mesh a state directory belongs to: making one, and taking up membership at the start of a process.
+
+use crate::{
+    issuer::{self, Issuer},
+    members::Members,
+    renewal,
+    state::{self, StateDir},
+};
+use dunlin_protocol::{
+    certificate::{self, Chain, Membership},
+    id::{MeshId, Name, Roles},
+    revocation::RevocationList,
+};
+use libp2p::identity::Keypair;
+
+/// Why there is no membership to take up, or none was made.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Neither created nor joined.
+    #[error("this machine is in no mesh yet; run `dunlin up` to make one, or `dunlin join TOKEN` to join one")]
+    NotAMember,
+    /// Created or joined before.
+    #[error("this machine is in mesh {0} already; choose another directory with --home for a second one")]
+    AlreadyAMember(MeshId),
+    /// The certificate ended while the machine was away.
+    #[error("this machine's certificate has expired; join again with a new invitation")]
+    Expired,
+    /// The membership was revoked.
+    #[error("this machine's membership was revoked; join again with a new invitation")]
+    Revoked,
+    /// The stored certificate is another peer's, or does not hold.
+    #[error("the stored certificate does not hold: {0}")]
+    Certificate(#[from] certificate::Error),
+    /// The state directory.
+    #[error(transparent)]
+    State(#[from] state::Error),
+    /// Issuing to oneself failed.
+    #[error(transparent)]
+    Issuer(#[from] issuer::Error),
+}
+
+/// A membership taken up.
+pub struct Mesh {
+    /// This peer's key.
+    pub identity: Keypair,
+    /// Who this peer is, and everything that it will learn of others.
+    pub members: Members,
+    /// Where the mesh key lies.
+    pub issuer: Option<Issuer>,
+}
+
+/// Makes a mesh: its key, and the first certificate, with `roles`, for this peer. `now` is unix seconds.
+///
+/// # Errors
+/// [`Error::AlreadyAMember`]; or the state directory fails.
+pub fn create(state: &StateDir, roles: Roles, name: Option<Name>, now: u64) -> Result<Membership, Error> {
+    if let Some(chain) = state.chain()? {
+        let certificate = chain.certificate.peek().map_err(certificate::Error::from)?;
+        return Err(Error::AlreadyAMember(certificate.mesh));
+    }
+    // Left alone when a crash came between key and certificate.
+    if state.mesh_key()?.is_none() {
+        state.store_mesh_key(&Keypair::generate_ed25519())?;
+    }
+    let issuer = Issuer::open(state)?.ok_or(Error::NotAMember)?;
+    let chain = issuer.issue_own(roles, name, &RevocationList::default(), now)?;
+    state.store_chain(&chain)?;
+    Ok(chain.verify(now, &issuer.mesh())?)
+}
+
+/// Takes up the stored membership at `now` (unix seconds). The holder of the mesh key renews its own certificate here.
+///
+/// # Errors
+/// Says what is missing or has ended, and what to do.
+pub fn load(state: &StateDir, now: u64) -> Result<Mesh, Error> {
+    let identity = state.identity()?;
+    let mut chain = state.chain()?.ok_or(Error::NotAMember)?;
+    let certificate = chain.certificate.peek().map_err(certificate::Error::from)?;
+    if certificate.subject != identity.public().to_peer_id() {
+        return Err(certificate::Error::WrongSubject(certificate.subject).into());
+    }
+    let mesh = certificate.mesh;
+    let mut revocations = RevocationList::default();
+    let (_, refused) = revocations.merge(state.revocations()?, &mesh);
+    if refused > 0 {
+        tracing::warn!(refused, "stored revocations of another mesh, or damaged, left out");
+    }
+    let issuer = Issuer::open(state)?.filter(|issuer| issuer.mesh() == mesh);
+    if let Some(issuer) = &issuer {
+        // Whoever holds the mesh key is a member as long as it wants to be, however long it was away.
+        let due = chain.verify(now, &mesh).map_or(true, |own| renewal::is_due(&own, now) || revocations.revokes(&own));
+        if due {
+            chain = issuer.issue_own(certificate.roles, certificate.name, &revocations, now)?;
+            state.store_chain(&chain)?;
+        }
+    }
+    let members = members(chain, mesh, revocations, now)?;
+    Ok(Mesh { identity, members, issuer })
+}
+
+fn members(chain: Chain, mesh: MeshId, revocations: RevocationList, now: u64) -> Result<Members, Error> {
+    let members = Members::new(chain, mesh, revocations, now).map_err(|error| match error {
+        certificate::Error::Expired { .. } => Error::Expired,
+        other => other.into(),
+    })?;
+    if members.is_revoked(&members.own()) {
+        return Err(Error::Revoked);
+    }
+    Ok(members)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,82 @@
+//! When to renew this peer's certificate. Pure: whom to ask and the asking are the event loop's and the hop's.
+
+use dunlin_protocol::certificate::Membership;
+use std::time::Duration;
+
+/// A certificate is renewed once this much of its life is left (for those of a shorter life: a third of it).
+pub const AHEAD: Duration = Duration::from_secs(10 * 24 * 60 * 60);
+/// First wait after an attempt that failed; doubles with each further one.
+pub const FIRST_RETRY: Duration = Duration::from_secs(60);
+/// Longest wait after failures.
+pub const LAST_RETRY: Duration = Duration::from_secs(60 * 60);
+/// Longest wait at all, so that a clock that was set, or a machine that slept, is noticed.
+pub const LONGEST_WAIT: Duration = Duration::from_secs(60 * 60);
+
+/// Seconds before the certificate's end at which renewal is due.
+fn ahead_s(own: &Membership) -> u64 {
+    let life = own.not_after.saturating_sub(own.issued_at);
+    AHEAD.as_secs().min(life / 3)
+}
+
+/// Whether the certificate should be renewed at `now` (unix seconds).
+#[must_use]
+pub fn is_due(own: &Membership, now: u64) -> bool {
+    now.saturating_add(ahead_s(own)) >= own.not_after
+}
+
+/// How long to wait at `now` (unix seconds) before looking again, after `failures` attempts in a row that failed.
+#[must_use]
+pub fn wait(own: &Membership, now: u64, failures: u32) -> Duration {
+    if !is_due(own, now) {
+        let due_in = own.not_after.saturating_sub(ahead_s(own)).saturating_sub(now);
+        return Duration::from_secs(due_in).min(LONGEST_WAIT);
+    }
+    match failures {
+        0 => Duration::ZERO,
+        _ => FIRST_RETRY.saturating_mul(1_u32.checked_shl(failures - 1).unwrap_or(u32::MAX)).min(LAST_RETRY),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dunlin_protocol::{
+        certificate::Issuer,
+        id::{MeshId, PeerId, Roles},
+        pattern::Models,
+    };
+
+    const DAY: u64 = 24 * 60 * 60;
+
+    fn own(life_s: u64) -> Membership {
+        Membership {
+            mesh: MeshId([0; 32]),
+            peer: PeerId::random(),
+            roles: Roles::NONE,
+            models: Models::Any,
+            name: None,
+            capabilities: vec![],
+            issued_at: 1000,
+            not_after: 1000 + life_s,
+            issuer: Issuer::Mesh,
+        }
+    }
+
+    #[test]
+    fn a_month_is_renewed_ten_days_ahead_and_an_hour_twenty_minutes() {
+        let month = own(30 * DAY);
+        assert!(!is_due(&month, 1000 + 20 * DAY - 1) && is_due(&month, 1000 + 20 * DAY));
+        let hour = own(3600);
+        assert!(!is_due(&hour, 1000 + 2399) && is_due(&hour, 1000 + 2400));
+    }
+
+    #[test]
+    fn it_waits_until_then_and_longer_after_each_failure() {
+        assert_eq!(wait(&own(3600), 1000, 0), Duration::from_secs(2400));
+        assert_eq!(wait(&own(30 * DAY), 1000, 0), LONGEST_WAIT);
+        let waits: Vec<_> = (0..5).map(|failures| wait(&own(3600), 4000, failures).as_secs()).collect();
+        assert_eq!(waits, [0, 60, 120, 240, 480]);
+        assert_eq!(wait(&own(3600), 4000, 40), LAST_RETRY);
+        assert_eq!(wait(&own(3600), 4000, u32::MAX), LAST_RETRY);
+    }
+}

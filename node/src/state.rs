@@ -1,0 +1,291 @@
+//! The state directory: who this peer is, and what must survive a restart. One process at a time holds it.
+//!
+//! The directory has mode 0700, its files 0600. Whoever copies it is this peer until the peer is revoked.
+//! Everything here blocks on the disk: call it at the start, or through `spawn_blocking`.
+
+mod file;
+pub mod issuer_db;
+mod lock;
+
+use dunlin_protocol::{
+    certificate::Chain,
+    codec,
+    id::PeerId,
+    limits,
+    revocation::{self, SignedRevocation},
+};
+use issuer_db::IssuerDb;
+use libp2p::{Multiaddr, identity::Keypair};
+use lock::Lock;
+use serde::{Deserialize, Serialize};
+use std::{
+    fs,
+    os::unix::fs::{DirBuilderExt, PermissionsExt},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// Peers whose addresses are kept for the next start.
+pub const KNOWN_PEERS: usize = 64;
+/// Addresses kept of each.
+pub const KNOWN_ADDRESSES: usize = 8;
+
+/// Larger files are not ours.
+const FILE_BYTES: usize = limits::REVOCATION_LIST_BYTES;
+const DIRECTORY_MODE: u32 = 0o700;
+
+const IDENTITY: &str = "identity.key";
+const MESH_KEY: &str = "mesh.key";
+const CERTIFICATE: &str = "certificate";
+const EPOCH: &str = "epoch";
+const REVOCATIONS: &str = "revocations";
+const KNOWN_PEERS_FILE: &str = "known_peers.json";
+const ISSUER_DB: &str = "issuer.db";
+
+/// Why the state directory could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Another process has it.
+    #[error("{} is in use by {}; stop that process, or choose another directory with --home", path.display(), holder(*pid))]
+    InUse {
+        /// The directory.
+        path: PathBuf,
+        /// The process that holds it, where it said so.
+        pid: Option<u32>,
+    },
+    /// The operating system refused.
+    #[error("{}: {cause}", path.display())]
+    Io {
+        /// File or directory.
+        path: PathBuf,
+        /// What it said.
+        cause: std::io::Error,
+    },
+    /// A file is damaged.
+    #[error("{} is damaged ({cause}); restore it from a backup", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        cause: String,
+    },
+    /// Would overwrite a key.
+    #[error("{} exists already", .0.display())]
+    Exists(PathBuf),
+    /// Something is too large to be stored.
+    #[error(transparent)]
+    Codec(#[from] codec::Error),
+    /// The issuer's database.
+    #[error(transparent)]
+    Database(#[from] issuer_db::Error),
+}
+
+fn holder(pid: Option<u32>) -> String {
+    pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"))
+}
+
+/// A peer that was connected once, and where.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KnownPeer {
+    /// The peer.
+    pub peer: PeerId,
+    /// Where it was reached.
+    pub addresses: Vec<Multiaddr>,
+}
+
+/// The state directory, held. Cheap to clone; released with the last clone.
+#[derive(Debug, Clone)]
+pub struct StateDir(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    path: PathBuf,
+    _lock: Lock,
+    /// Two threads must not create an identity, or take an epoch, at the same time.
+    writing: Mutex<()>,
+}
+
+impl StateDir {
+    /// Opens the directory, making it if needed, and holds it against other processes.
+    ///
+    /// # Errors
+    /// [`Error::InUse`] with the holder's process id; or the operating system refuses.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
+        let path = path.as_ref().to_path_buf();
+        let io = |cause| Error::Io { path: path.clone(), cause };
+        fs::DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(&path).map_err(io)?;
+        let mode = fs::metadata(&path).map_err(io)?.permissions().mode();
+        if mode & 0o077 != 0
+            && let Err(error) = fs::set_permissions(&path, fs::Permissions::from_mode(DIRECTORY_MODE))
+        {
+            // Volumes of containers often belong to root. The files themselves are closed to others anyway.
+            tracing::warn!(path = %path.display(), %error, "state directory is open to other users");
+        }
+        let lock = Lock::take(&path)?;
+        Ok(Self(Arc::new(Inner { path, _lock: lock, writing: Mutex::new(()) })))
+    }
+
+    /// Where it lies.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.0.path
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.0.path.join(name)
+    }
+
+    fn writing(&self) -> std::sync::MutexGuard<'_, ()> {
+        self.0.writing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn read_key(&self, name: &str) -> Result<Option<Keypair>, Error> {
+        let path = self.file(name);
+        let Some(bytes) = file::read(&path, FILE_BYTES)? else { return Ok(None) };
+        // The cause is not told: it could quote the key.
+        let damaged = |_| Error::Damaged { path, cause: "not an Ed25519 key".to_owned() };
+        Keypair::ed25519_from_bytes(bytes).map(Some).map_err(damaged)
+    }
+
+    fn write_new_key(&self, name: &str, key: &Keypair) -> Result<(), Error> {
+        let path = self.file(name);
+        if path.exists() {
+            return Err(Error::Exists(path));
+        }
+        let damaged = || Error::Damaged { path: path.clone(), cause: "not an Ed25519 key".to_owned() };
+        let key = key.clone().try_into_ed25519().map_err(|_| damaged())?;
+        file::write(&path, key.secret().as_ref())
+    }
+
+    /// This peer's key: the one on disk, or a new one on the first call ever.
+    ///
+    /// # Errors
+    /// Cannot be read or written; a damaged file is never replaced.
+    pub fn identity(&self) -> Result<Keypair, Error> {
+        let _writing = self.writing();
+        if let Some(key) = self.read_key(IDENTITY)? {
+            return Ok(key);
+        }
+        let key = Keypair::generate_ed25519();
+        self.write_new_key(IDENTITY, &key)?;
+        Ok(key)
+    }
+
+    /// The mesh key, on the machine that keeps it.
+    ///
+    /// # Errors
+    /// Cannot be read.
+    pub fn mesh_key(&self) -> Result<Option<Keypair>, Error> {
+        self.read_key(MESH_KEY)
+    }
+
+    /// Stores a new mesh key.
+    ///
+    /// # Errors
+    /// [`Error::Exists`]: a mesh key is never overwritten. Cannot be written.
+    pub fn store_mesh_key(&self, key: &Keypair) -> Result<(), Error> {
+        let _writing = self.writing();
+        self.write_new_key(MESH_KEY, key)
+    }
+
+    /// This peer's certificate chain, not verified; `None` before it joined a mesh.
+    ///
+    /// # Errors
+    /// Cannot be read, or damaged.
+    pub fn chain(&self) -> Result<Option<Chain>, Error> {
+        let path = self.file(CERTIFICATE);
+        let Some(bytes) = file::read(&path, FILE_BYTES)? else { return Ok(None) };
+        Chain::decode(&bytes).map(Some).map_err(|cause| Error::Damaged { path, cause: cause.to_string() })
+    }
+
+    /// Stores this peer's certificate chain in place of the one before.
+    ///
+    /// # Errors
+    /// Cannot be written.
+    pub fn store_chain(&self, chain: &Chain) -> Result<(), Error> {
+        file::write(&self.file(CERTIFICATE), &chain.encode()?)
+    }
+
+    /// The epoch of this start: larger than every earlier one, and on disk before it is returned. The wall clock
+    /// (`now`, unix seconds) keeps it growing when the directory was restored from a backup.
+    ///
+    /// # Errors
+    /// Cannot be read or written, or damaged.
+    pub fn next_epoch(&self, now: u64) -> Result<u64, Error> {
+        let _writing = self.writing();
+        let path = self.file(EPOCH);
+        let stored = match file::read(&path, FILE_BYTES)? {
+            None => 0,
+            Some(bytes) => {
+                let text = String::from_utf8_lossy(&bytes);
+                text.trim().parse::<u64>().map_err(|cause| Error::Damaged { path: path.clone(), cause: cause.to_string() })?
+            }
+        };
+        let epoch = stored.saturating_add(1).max(now);
+        file::write(&path, format!("{epoch}\n").as_bytes())?;
+        Ok(epoch)
+    }
+
+    /// The revocations that this peer knew, not verified.
+    ///
+    /// # Errors
+    /// Cannot be read, or damaged.
+    pub fn revocations(&self) -> Result<Vec<SignedRevocation>, Error> {
+        let path = self.file(REVOCATIONS);
+        let Some(bytes) = file::read(&path, FILE_BYTES)? else { return Ok(Vec::new()) };
+        let damaged = |cause: revocation::Error| Error::Damaged { path, cause: cause.to_string() };
+        revocation::RevocationList::decode(&bytes).map_err(damaged)
+    }
+
+    /// Stores the revocations that this peer knows.
+    ///
+    /// # Errors
+    /// Cannot be written.
+    pub fn store_revocations(&self, list: &revocation::RevocationList) -> Result<(), Error> {
+        file::write(&self.file(REVOCATIONS), &list.encode()?)
+    }
+
+    /// Peers to dial at the start. A damaged file counts as empty: it is only a cache.
+    ///
+    /// # Errors
+    /// Cannot be read.
+    pub fn known_peers(&self) -> Result<Vec<KnownPeer>, Error> {
+        let Some(bytes) = file::read(&self.file(KNOWN_PEERS_FILE), FILE_BYTES)? else { return Ok(Vec::new()) };
+        let mut peers: Vec<KnownPeer> = serde_json::from_slice(&bytes).unwrap_or_default();
+        bound(&mut peers);
+        Ok(peers)
+    }
+
+    /// Stores the peers to dial at the next start, the first [`KNOWN_PEERS`] of them.
+    ///
+    /// # Errors
+    /// Cannot be written.
+    pub fn store_known_peers(&self, mut peers: Vec<KnownPeer>) -> Result<(), Error> {
+        bound(&mut peers);
+        let path = self.file(KNOWN_PEERS_FILE);
+        let bytes = serde_json::to_vec_pretty(&peers)
+            .map_err(|cause| Error::Damaged { path: path.clone(), cause: cause.to_string() })?;
+        file::write(&path, &bytes)
+    }
+
+    /// The issuer's database, made if needed.
+    ///
+    /// # Errors
+    /// Cannot be opened.
+    pub fn issuer_db(&self) -> Result<IssuerDb, Error> {
+        let path = self.file(ISSUER_DB);
+        // SQLite would create it, and the journals beside it, readable by others.
+        file::create_private(&path)?;
+        Ok(IssuerDb::open(&path)?)
+    }
+}
+
+fn bound(peers: &mut Vec<KnownPeer>) {
+    peers.truncate(KNOWN_PEERS);
+    for known in peers {
+        known.addresses.truncate(KNOWN_ADDRESSES);
+    }
+}
+
+#[cfg(test)]
+mod tests;

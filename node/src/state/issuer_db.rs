@@ -1,0 +1,243 @@
+//! What an issuer remembers: invitations, who used them, and every certificate issued. On disk before it is answered.
+//!
+//! Seeds of invitations are not here: a copy of the database lets nobody in.
+
+use dunlin_protocol::id::PeerId;
+use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
+use std::{
+    path::Path,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+/// Another process cannot hold the database (the directory is locked), so waiting is for SQLite's own checkpoints.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
+/// Invitations and certificates in one listing.
+const LISTING: usize = 10_000;
+
+const SCHEMA: &str = "
+    CREATE TABLE IF NOT EXISTS invitations (
+        key BLOB PRIMARY KEY, roles TEXT NOT NULL, not_after INTEGER NOT NULL, uses INTEGER NOT NULL,
+        created_at INTEGER NOT NULL, withdrawn INTEGER NOT NULL DEFAULT 0) STRICT;
+    CREATE TABLE IF NOT EXISTS redemptions (
+        invitation BLOB NOT NULL REFERENCES invitations(key), peer BLOB NOT NULL, chain BLOB NOT NULL,
+        redeemed_at INTEGER NOT NULL, PRIMARY KEY (invitation, peer)) STRICT;
+    CREATE TABLE IF NOT EXISTS issued (
+        peer BLOB NOT NULL, issued_at INTEGER NOT NULL, not_after INTEGER NOT NULL, roles TEXT NOT NULL,
+        name TEXT) STRICT;
+    CREATE INDEX IF NOT EXISTS issued_by_peer ON issued (peer, issued_at);
+";
+
+/// The database failed.
+#[derive(Debug, thiserror::Error)]
+#[error("the issuer's database: {0}")]
+pub struct Error(#[from] rusqlite::Error);
+
+/// An invitation as remembered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InvitationRow {
+    /// Public half of its seed.
+    pub key: [u8; 32],
+    /// Roles, comma-separated.
+    pub roles: String,
+    /// Unix seconds.
+    pub not_after: u64,
+    /// How many may use it.
+    pub uses: u32,
+    /// Unix seconds.
+    pub created_at: u64,
+    /// Withdrawn by an operator.
+    pub withdrawn: bool,
+}
+
+/// A certificate as remembered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IssuedRow {
+    /// Its subject.
+    pub peer: PeerId,
+    /// Unix seconds.
+    pub issued_at: u64,
+    /// Unix seconds.
+    pub not_after: u64,
+    /// Roles, comma-separated.
+    pub roles: String,
+    /// Display name.
+    pub name: Option<String>,
+}
+
+/// Why an invitation gives nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unusable {
+    /// Never heard of.
+    Unknown,
+    /// Withdrawn.
+    Withdrawn,
+    /// Used as often as it may be.
+    UsedUp,
+}
+
+/// The open database. Blocks; call through `spawn_blocking`.
+#[derive(Debug)]
+pub struct IssuerDb(Mutex<Connection>);
+
+impl IssuerDb {
+    /// Opens the file and makes the tables.
+    ///
+    /// # Errors
+    /// Cannot be opened.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        let connection = Connection::open(path)?;
+        connection.busy_timeout(BUSY_TIMEOUT)?;
+        // FULL: a use that was answered stays counted, even when the power fails.
+        connection.pragma_update(None, "synchronous", "FULL")?;
+        connection.execute_batch(SCHEMA)?;
+        Ok(Self(Mutex::new(connection)))
+    }
+
+    fn connection(&self) -> MutexGuard<'_, Connection> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Remembers a new invitation.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub fn add_invitation(&self, row: &InvitationRow) -> Result<(), Error> {
+        self.connection().execute(
+            "INSERT INTO invitations (key, roles, not_after, uses, created_at) VALUES (?1, ?2, ?3, ?4, ?5)",
+            params![row.key, row.roles, seconds(row.not_after), row.uses, seconds(row.created_at)],
+        )?;
+        Ok(())
+    }
+
+    /// Counts one use of an invitation by `peer` and remembers the chain that `issue` makes. A peer that used the
+    /// invitation before gets what it got then, if `still_good` says so, and is not counted again.
+    ///
+    /// # Errors
+    /// Outer: the database fails, or `issue` does, and nothing is counted. Inner: the invitation gives nothing.
+    pub fn redeem<E: From<Error>>(
+        &self,
+        key: &[u8; 32],
+        peer: &PeerId,
+        now: u64,
+        still_good: impl FnOnce(&[u8]) -> Result<bool, E>,
+        issue: impl FnOnce() -> Result<Issued, E>,
+    ) -> Result<Result<Vec<u8>, Unusable>, E> {
+        let mut connection = self.connection();
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(Error)?;
+        let invitation = transaction
+            .query_row("SELECT uses, withdrawn FROM invitations WHERE key = ?1", [key], |row| {
+                Ok((row.get::<_, i64>(0)?, row.get::<_, bool>(1)?))
+            })
+            .optional()
+            .map_err(Error)?;
+        let Some((uses, withdrawn)) = invitation else { return Ok(Err(Unusable::Unknown)) };
+        if withdrawn {
+            return Ok(Err(Unusable::Withdrawn));
+        }
+        let before = transaction
+            .query_row(
+                "SELECT chain FROM redemptions WHERE invitation = ?1 AND peer = ?2",
+                params![key, peer.to_bytes()],
+                |row| row.get::<_, Vec<u8>>(0),
+            )
+            .optional()
+            .map_err(Error)?;
+        if let Some(chain) = &before {
+            if still_good(chain)? {
+                return Ok(Ok(chain.clone()));
+            }
+        } else {
+            let used: i64 = transaction
+                .query_row("SELECT count(*) FROM redemptions WHERE invitation = ?1", [key], |row| row.get(0))
+                .map_err(Error)?;
+            if used >= uses {
+                return Ok(Err(Unusable::UsedUp));
+            }
+        }
+        let issued = issue()?;
+        transaction
+            .execute(
+                "INSERT OR REPLACE INTO redemptions (invitation, peer, chain, redeemed_at) VALUES (?1, ?2, ?3, ?4)",
+                params![key, peer.to_bytes(), issued.chain, seconds(now)],
+            )
+            .map_err(Error)?;
+        insert_issued(&transaction, &issued.row)?;
+        transaction.commit().map_err(Error)?;
+        Ok(Ok(issued.chain))
+    }
+
+    /// Remembers a certificate that no invitation led to: a renewal, or the first one of a mesh.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub fn add_issued(&self, row: &IssuedRow) -> Result<(), Error> {
+        insert_issued(&self.connection(), row)
+    }
+
+    /// When the newest certificate of `peer` was issued here, unix seconds.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub fn last_issued(&self, peer: &PeerId) -> Result<Option<u64>, Error> {
+        let newest: Option<i64> = self.connection().query_row(
+            "SELECT max(issued_at) FROM issued WHERE peer = ?1",
+            [peer.to_bytes()],
+            |row| row.get(0),
+        )?;
+        Ok(newest.and_then(|newest| u64::try_from(newest).ok()))
+    }
+
+    /// Ends an invitation early. Returns whether it was there.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub fn withdraw(&self, key: &[u8; 32]) -> Result<bool, Error> {
+        Ok(self.connection().execute("UPDATE invitations SET withdrawn = 1 WHERE key = ?1", [key])? > 0)
+    }
+
+    /// The newest certificate of each peer, newest first.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub fn issued(&self) -> Result<Vec<IssuedRow>, Error> {
+        let connection = self.connection();
+        let mut query = connection.prepare(
+            "SELECT peer, max(issued_at), not_after, roles, name FROM issued GROUP BY peer ORDER BY 2 DESC LIMIT ?1",
+        )?;
+        let rows = query.query_map([LISTING as i64], |row| {
+            Ok((row.get::<_, Vec<u8>>(0)?, row.get::<_, i64>(1)?, row.get::<_, i64>(2)?, row.get(3)?, row.get(4)?))
+        })?;
+        let mut issued = Vec::new();
+        for row in rows {
+            let (peer, issued_at, not_after, roles, name) = row?;
+            // Rows of peer ids that a later version cannot read are no reason to list nothing.
+            let Ok(peer) = PeerId::from_bytes(&peer) else { continue };
+            let time = |value: i64| u64::try_from(value).unwrap_or(0);
+            issued.push(IssuedRow { peer, issued_at: time(issued_at), not_after: time(not_after), roles, name });
+        }
+        Ok(issued)
+    }
+}
+
+/// A certificate made inside a transaction.
+#[derive(Debug)]
+pub struct Issued {
+    /// The encoded chain.
+    pub chain: Vec<u8>,
+    /// What is remembered of it.
+    pub row: IssuedRow,
+}
+
+fn insert_issued(connection: &Connection, row: &IssuedRow) -> Result<(), Error> {
+    connection.execute(
+        "INSERT INTO issued (peer, issued_at, not_after, roles, name) VALUES (?1, ?2, ?3, ?4, ?5)",
+        params![row.peer.to_bytes(), seconds(row.issued_at), seconds(row.not_after), row.roles, row.name],
+    )?;
+    Ok(())
+}
+
+/// SQLite's integers are signed.
+fn seconds(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,95 @@
+use super::*;
+use std::os::unix::fs::PermissionsExt;
+
+fn directory() -> tempfile::TempDir {
+    tempfile::tempdir().unwrap()
+}
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+#[test]
+fn a_second_process_is_told_who_has_it() {
+    let home = directory();
+    let held = StateDir::open(home.path()).unwrap();
+    let error = StateDir::open(home.path()).unwrap_err();
+    assert!(matches!(error, Error::InUse { pid: Some(pid), .. } if pid == std::process::id()), "{error}");
+    assert!(error.to_string().contains(&std::process::id().to_string()));
+    drop(held);
+    StateDir::open(home.path()).unwrap();
+}
+
+#[test]
+fn nobody_else_can_read_it() {
+    let home = directory();
+    let path = home.path().join("a/b");
+    let state = StateDir::open(&path).unwrap();
+    state.identity().unwrap();
+    state.store_mesh_key(&Keypair::generate_ed25519()).unwrap();
+    state.next_epoch(1).unwrap();
+    state.store_known_peers(vec![]).unwrap();
+    state.store_revocations(&revocation::RevocationList::default()).unwrap();
+    state.issuer_db().unwrap();
+    assert_eq!(mode(&path), 0o700);
+    let files: Vec<_> = fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert!(files.len() >= 7, "{files:?}");
+    for file in files {
+        assert_eq!(mode(&file), 0o600, "{}", file.display());
+    }
+}
+
+#[test]
+fn a_directory_that_was_open_to_others_is_closed() {
+    let home = directory();
+    fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    StateDir::open(home.path()).unwrap();
+    assert_eq!(mode(home.path()), 0o700);
+}
+
+#[test]
+fn the_identity_stays_and_a_damaged_one_is_not_replaced() {
+    let home = directory();
+    let first = StateDir::open(home.path()).unwrap().identity().unwrap().public();
+    let state = StateDir::open(home.path()).unwrap();
+    assert_eq!(state.identity().unwrap().public(), first);
+    fs::write(home.path().join(IDENTITY), b"short").unwrap();
+    assert!(matches!(state.identity(), Err(Error::Damaged { .. })));
+}
+
+#[test]
+fn a_mesh_key_is_never_overwritten() {
+    let home = directory();
+    let state = StateDir::open(home.path()).unwrap();
+    assert!(state.mesh_key().unwrap().is_none());
+    let key = Keypair::generate_ed25519();
+    state.store_mesh_key(&key).unwrap();
+    assert!(matches!(state.store_mesh_key(&Keypair::generate_ed25519()), Err(Error::Exists(_))));
+    assert_eq!(state.mesh_key().unwrap().unwrap().public(), key.public());
+}
+
+#[test]
+fn epochs_grow_whatever_the_clock_does() {
+    let home = directory();
+    let state = StateDir::open(home.path()).unwrap();
+    assert_eq!(state.next_epoch(1000).unwrap(), 1000);
+    assert_eq!(state.next_epoch(1000).unwrap(), 1001);
+    assert_eq!(state.next_epoch(7).unwrap(), 1002);
+    drop(state);
+    assert_eq!(StateDir::open(home.path()).unwrap().next_epoch(5000).unwrap(), 5000);
+    fs::write(home.path().join(EPOCH), "what").unwrap();
+    assert!(matches!(StateDir::open(home.path()).unwrap().next_epoch(1), Err(Error::Damaged { .. })));
+}
+
+#[test]
+fn known_peers_are_kept_bounded_and_a_damaged_file_counts_as_empty() {
+    let home = directory();
+    let state = StateDir::open(home.path()).unwrap();
+    let address: Multiaddr = "/ip4/192.0.2.1/tcp/4480".parse().unwrap();
+    let known = || KnownPeer { peer: PeerId::random(), addresses: vec![address.clone(); KNOWN_ADDRESSES + 3] };
+    let peers: Vec<_> = (0..KNOWN_PEERS + 5).map(|_| known()).collect();
+    state.store_known_peers(peers.clone()).unwrap();
+    let read = state.known_peers().unwrap();
+    assert_eq!((read.len(), read[0].addresses.len(), read[0].peer), (KNOWN_PEERS, KNOWN_ADDRESSES, peers[0].peer));
+    fs::write(home.path().join(KNOWN_PEERS_FILE), "{").unwrap();
+    assert!(state.known_peers().unwrap().is_empty());
+}
