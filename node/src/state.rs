@@ -218,7 +218,9 @@ impl StateDir {
             None => 0,
             Some(bytes) => {
                 let text = String::from_utf8_lossy(&bytes);
-                text.trim().parse::<u64>().map_err(|cause| Error::Damaged { path: path.clone(), cause: cause.to_string() })?
+                text.trim()
+                    .parse::<u64>()
+                    .map_err(|cause| Error::Damaged { path: path.clone(), cause: cause.to_string() })?
             }
         };
         let epoch = stored.saturating_add(1).max(now);

@@ -67,7 +67,7 @@ fn a_race_for_the_last_use_has_one_winner() {
                 })
             })
             .collect();
-        racers.into_iter().filter(|_| true).map(|racer| racer.join().unwrap()).filter(|&won| won).count()
+        racers.into_iter().map(|racer| racer.join().unwrap()).filter(|&won| won).count()
     });
     assert_eq!(won, 1);
 }

@@ -38,7 +38,8 @@ pub(super) fn write(path: &Path, bytes: &[u8]) -> Result<(), Error> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(at(&beside)(error)),
         _ => {}
     }
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(&beside).map_err(at(&beside))?;
+    let mut file =
+        OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(&beside).map_err(at(&beside))?;
     file.write_all(bytes).map_err(at(&beside))?;
     file.sync_all().map_err(at(&beside))?;
     fs::rename(&beside, path).map_err(at(path))?;

@@ -23,7 +23,8 @@ impl Lock {
         let path = directory.join(NAME);
         let io = |cause| Error::Io { path: path.clone(), cause };
         let mut options = OpenOptions::new();
-        let mut file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(&path).map_err(io)?;
+        let mut file =
+            options.read(true).write(true).create(true).truncate(false).mode(0o600).open(&path).map_err(io)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(rustix::io::Errno::WOULDBLOCK) => {
