@@ -1,1 +1,3 @@
 //! Dunlin agent.
+
+pub mod demo;
