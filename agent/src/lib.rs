@@ -1,3 +1,24 @@
-//! Dunlin agent.
+//! Beside an engine: attach to it or launch it, probe it, meter it, and serve it to the mesh.
+//!
+//! Reading order: [`agent`] starts everything; [`replica`] is what all tasks of one engine share; [`serve`] takes requests
+//! from the mesh hop through [`admit`] to the [`engine`]; [`metrics`] and [`counters`] say how busy it is; [`supervise`]
+//! and [`output`] are for engines that the agent runs itself.
 
+pub mod admit;
+pub mod agent;
+pub mod config;
+pub mod counters;
 pub mod demo;
+pub mod engine;
+pub mod metrics;
+pub mod output;
+pub mod replica;
+mod serve;
+pub mod supervise;
+#[cfg(test)]
+mod test_data;
+
+pub use agent::{Agent, Error};
+pub use config::{Config, EngineConfig, Source};
+pub use engine::discover::{Found, discover};
+pub use replica::status::{EngineStatus, Status};

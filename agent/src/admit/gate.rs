@@ -1,0 +1,216 @@
+//! The shell around [`Admission`]: requests wait here for their ticket, and a [`Pass`] gives its slot back when dropped.
+
+use super::{Admission, Decision, LONGEST_WAIT, Ticket};
+use dunlin_protocol::hop::Fault;
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+use tokio::sync::{Notify, oneshot};
+
+/// The way to one engine.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    inner: Mutex<Inner>,
+    /// Told when a request comes or goes.
+    moved: Notify,
+}
+
+#[derive(Debug)]
+struct Inner {
+    admission: Admission,
+    calls: HashMap<Ticket, oneshot::Sender<()>>,
+}
+
+/// What the gate holds now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) slots: u16,
+    pub(crate) in_flight: u16,
+    pub(crate) queued: u16,
+    pub(crate) draining: bool,
+}
+
+impl Gate {
+    pub(crate) fn new(slots: u16) -> Self {
+        let inner = Inner { admission: Admission::new(slots), calls: HashMap::new() };
+        Self { inner: Mutex::new(inner), moved: Notify::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A slot, at once or after a short wait.
+    pub(crate) async fn enter(self: &Arc<Self>) -> Result<Pass, Fault> {
+        let (ticket, called) = {
+            let mut inner = self.lock();
+            match inner.admission.ask() {
+                Decision::Admitted => {
+                    drop(inner);
+                    self.moved.notify_waiters();
+                    return Ok(Pass(Arc::clone(self)));
+                }
+                Decision::Refused(fault) => return Err(fault),
+                Decision::Wait(ticket) => {
+                    let (call, called) = oneshot::channel();
+                    inner.calls.insert(ticket, call);
+                    (ticket, called)
+                }
+            }
+        };
+        // The caller may hang up while it waits: this drop guard then does the same as the time-out.
+        let waiting = Waiting { gate: self, ticket, done: false };
+        match tokio::time::timeout(LONGEST_WAIT, called).await {
+            Ok(Ok(())) => Ok(waiting.take_pass()),
+            _ => Err(Fault::Full),
+        }
+    }
+
+    fn leave(&self) {
+        self.lock().leave();
+        self.moved.notify_waiters();
+    }
+
+    pub(crate) fn resize(&self, slots: u16) {
+        let mut inner = self.lock();
+        while let Some(ticket) = inner.admission.resize(slots) {
+            inner.call(ticket);
+        }
+    }
+
+    pub(crate) fn drain(&self) {
+        self.lock().admission.drain();
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        let inner = self.lock();
+        let admission = &inner.admission;
+        Counts {
+            slots: admission.slots(),
+            in_flight: admission.in_flight(),
+            queued: admission.queued(),
+            draining: admission.draining(),
+        }
+    }
+
+    /// Ends when nothing is in flight and nothing waits.
+    pub(crate) async fn empty(&self) {
+        loop {
+            let moved = self.moved.notified();
+            let counts = self.counts();
+            if counts.in_flight == 0 && counts.queued == 0 {
+                return;
+            }
+            moved.await;
+        }
+    }
+
+    /// Ends when a request comes or goes.
+    pub(crate) async fn moved(&self) {
+        self.moved.notified().await;
+    }
+}
+
+impl Inner {
+    fn call(&mut self, ticket: Ticket) {
+        let heard = self.calls.remove(&ticket).is_some_and(|call| call.send(()).is_ok());
+        if !heard {
+            self.leave();
+        }
+    }
+
+    fn leave(&mut self) {
+        if let Some(next) = self.admission.leave() {
+            self.call(next);
+        }
+    }
+}
+
+/// A slot of the engine. Dropping it gives the slot to the next.
+#[derive(Debug)]
+pub(crate) struct Pass(Arc<Gate>);
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
+
+struct Waiting<'a> {
+    gate: &'a Arc<Gate>,
+    ticket: Ticket,
+    done: bool,
+}
+
+impl Waiting<'_> {
+    fn take_pass(mut self) -> Pass {
+        self.done = true;
+        Pass(Arc::clone(self.gate))
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if self.done {
+            return;
+        }
+        let mut inner = self.gate.lock();
+        inner.calls.remove(&self.ticket);
+        // Called in the same moment in which it gave up: the slot goes on to the next.
+        if !inner.admission.give_up(self.ticket) {
+            inner.leave();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[tokio::test(start_paused = true)]
+    async fn waits_a_little_then_says_full() {
+        let gate = Arc::new(Gate::new(1));
+        let pass = gate.enter().await.unwrap();
+        let started = tokio::time::Instant::now();
+        assert_eq!(gate.enter().await.unwrap_err(), Fault::Full);
+        assert_eq!(started.elapsed(), LONGEST_WAIT);
+        drop(pass);
+        assert_eq!(gate.counts(), Counts { slots: 1, in_flight: 0, queued: 0, draining: false });
+        gate.empty().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_next_gets_the_slot_at_once() {
+        let gate = Arc::new(Gate::new(1));
+        let pass = gate.enter().await.unwrap();
+        let second = tokio::spawn({
+            let gate = Arc::clone(&gate);
+            async move { gate.enter().await }
+        });
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        assert_eq!(gate.counts().queued, 1);
+        drop(pass);
+        let second = second.await.unwrap().unwrap();
+        assert_eq!((gate.counts().in_flight, gate.counts().queued), (1, 0));
+        drop(second);
+        assert_eq!(gate.counts().in_flight, 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_waiter_who_hangs_up_leaves_no_trace() {
+        let gate = Arc::new(Gate::new(1));
+        let pass = gate.enter().await.unwrap();
+        {
+            let waiter = gate.enter();
+            tokio::pin!(waiter);
+            assert!(futures::poll!(&mut waiter).is_pending());
+            // Called, and dropped before it could notice.
+            drop(pass);
+            assert_eq!(gate.counts().in_flight, 1);
+        }
+        assert_eq!(gate.counts().in_flight, 0);
+        assert!(gate.lock().calls.is_empty());
+    }
+}

@@ -1,0 +1,84 @@
+//! What an agent is told: its engines, and where it keeps their logs.
+
+use crate::engine::{EngineUrl, discover::Found};
+use dunlin_protocol::{
+    id::{ModelId, RuntimeName},
+    runtime::Catalogue,
+};
+use std::{path::PathBuf, time::Duration};
+
+/// Time between two readings of an engine's metrics while it works.
+pub const METRICS_INTERVAL: Duration = Duration::from_millis(100);
+/// Longest that requests in flight may take after the agent was told to stop.
+pub const DRAIN: Duration = Duration::from_secs(30);
+/// Engines of one agent: replica indices are small, and one process answers for them all.
+pub const ENGINES: usize = 64;
+
+/// Everything that an agent needs to know.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Its engines; their order gives the replica indices.
+    pub engines: Vec<EngineConfig>,
+    /// Where logs and pid files of launched engines lie, inside the state directory. Created when missing.
+    pub directory: PathBuf,
+    /// Known runtimes.
+    pub catalogue: Catalogue,
+    /// Longest that requests in flight may take after shutdown was asked for.
+    pub drain: Duration,
+}
+
+/// Where an engine comes from.
+#[derive(Debug, Clone)]
+pub enum Source {
+    /// It runs already.
+    Attach(EngineUrl),
+    /// The agent runs it as a child process.
+    Launch {
+        /// Which entry of the catalogue.
+        runtime: RuntimeName,
+        /// The user's own arguments.
+        args: Vec<String>,
+    },
+    /// The simulated engine inside this program.
+    Demo(crate::demo::Config),
+}
+
+/// One engine.
+#[derive(Debug, Clone)]
+pub struct EngineConfig {
+    /// Where it comes from.
+    pub source: Source,
+    /// Its kind; `None` to find out by asking. Ignored for launched and demo engines, whose kind is known.
+    pub runtime: Option<RuntimeName>,
+    /// Models that count as listed whatever the engine says; when there are any, only these and adapters on top of them
+    /// are served.
+    pub models: Vec<ModelId>,
+    /// Requests that it works on at once; `None` to take the engine's word or the runtime's default.
+    pub slots: Option<u16>,
+    /// Time between two readings of its metrics while it works.
+    pub metrics_interval: Duration,
+}
+
+impl EngineConfig {
+    /// An engine from `source`, everything else found out.
+    #[must_use]
+    pub fn new(source: Source) -> Self {
+        Self { source, runtime: None, models: Vec::new(), slots: None, metrics_interval: METRICS_INTERVAL }
+    }
+}
+
+impl From<Found> for EngineConfig {
+    fn from(found: Found) -> Self {
+        Self { runtime: Some(found.runtime), ..Self::new(Source::Attach(found.url)) }
+    }
+}
+
+impl Config {
+    /// No engines yet, with the built-in runtimes.
+    ///
+    /// # Errors
+    /// A built-in runtime is wrong, which tests rule out.
+    pub fn new(directory: PathBuf) -> Result<Self, dunlin_protocol::runtime::catalogue::Error> {
+        Ok(Self { engines: Vec::new(), directory, catalogue: Catalogue::built_in()?, drain: DRAIN })
+    }
+}

@@ -1,0 +1,150 @@
+//! HTTP/1.1 towards engines: pooled connections, a deadline and a size limit on everything that the agent asks itself.
+
+use super::EngineUrl;
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::body::Incoming;
+use hyper_util::{
+    client::legacy::{self, connect::HttpConnector},
+    rt::{TokioExecutor, TokioTimer},
+};
+use std::time::Duration;
+
+/// Unused connections close before the engine closes them: uvicorn and llama.cpp do so after 5 s.
+const IDLE: Duration = Duration::from_secs(4);
+/// An engine is near; a connection that takes longer will not come.
+const CONNECT: Duration = Duration::from_secs(3);
+/// Connections kept for reuse with one engine: as many as one hop has streams.
+const IDLE_CONNECTIONS: usize = 1024;
+
+/// Why an engine did not answer.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Nobody listens there, or the connection could not be made: the engine has seen nothing.
+    #[error("cannot connect to the engine: {0}")]
+    Connect(#[source] legacy::Error),
+    /// The connection broke, or what came is not HTTP.
+    #[error("lost the engine: {0}")]
+    Lost(#[source] legacy::Error),
+    /// The answer's body broke off.
+    #[error("the engine's answer broke off: {0}")]
+    Body(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// No answer in time.
+    #[error("no answer from the engine within {} ms", .0.as_millis())]
+    Deadline(Duration),
+    /// The answer is longer than it may be.
+    #[error("the engine's answer has over {0} bytes")]
+    TooLarge(usize),
+    /// Not a path.
+    #[error("cannot ask the engine: {0}")]
+    Request(#[from] http::Error),
+}
+
+impl Error {
+    /// Whether the engine cannot have seen anything of the request.
+    #[must_use]
+    pub fn unsent(&self) -> bool {
+        matches!(self, Self::Connect(_) | Self::Request(_))
+    }
+}
+
+impl From<legacy::Error> for Error {
+    fn from(error: legacy::Error) -> Self {
+        if error.is_connect() { Self::Connect(error) } else { Self::Lost(error) }
+    }
+}
+
+/// An answer read whole.
+#[derive(Debug)]
+pub struct Answer {
+    /// Status of the answer.
+    pub status: StatusCode,
+    /// Its headers.
+    pub headers: HeaderMap,
+    /// Its body.
+    pub body: Bytes,
+}
+
+/// A pooled client, shared by all engines of an agent: connections are pooled for each engine, so that one that hangs
+/// holds up no other. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Client {
+    inner: legacy::Client<HttpConnector, axum::body::Body>,
+}
+
+impl Default for Client {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Client {
+    /// A client with an empty pool.
+    #[must_use]
+    pub fn new() -> Self {
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        connector.set_connect_timeout(Some(CONNECT));
+        let inner = legacy::Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE)
+            .pool_max_idle_per_host(IDLE_CONNECTIONS)
+            .build(connector);
+        Self { inner }
+    }
+
+    /// Sends `request`; ends when the answer's headers are there. The body streams. Dropping the future or the body
+    /// closes the connection, by which an engine sees that nobody waits any more.
+    ///
+    /// # Errors
+    /// [`Error::Connect`], [`Error::Lost`].
+    pub async fn send(&self, request: Request<axum::body::Body>) -> Result<Response<Incoming>, Error> {
+        Ok(self.inner.request(request).await?)
+    }
+
+    /// `GET path`, read whole: at most `limit` bytes within `deadline`.
+    ///
+    /// # Errors
+    /// Any [`Error`]. A status is not an error.
+    pub async fn get(&self, engine: &EngineUrl, path: &str, deadline: Duration, limit: usize) -> Result<Answer, Error> {
+        let request = Request::builder().method(Method::GET).uri(engine.join(path)?).body(axum::body::Body::empty())?;
+        self.whole(request, deadline, limit).await
+    }
+
+    /// `POST path` with a JSON body, read whole like [`Client::get`].
+    ///
+    /// # Errors
+    /// Any [`Error`]. A status is not an error.
+    pub async fn post_json(
+        &self,
+        engine: &EngineUrl,
+        path: &str,
+        body: &serde_json::Value,
+        deadline: Duration,
+        limit: usize,
+    ) -> Result<Answer, Error> {
+        let request = Request::builder()
+            .method(Method::POST)
+            .uri(engine.join(path)?)
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(body.to_string().into())?;
+        self.whole(request, deadline, limit).await
+    }
+
+    async fn whole(
+        &self,
+        request: Request<axum::body::Body>,
+        deadline: Duration,
+        limit: usize,
+    ) -> Result<Answer, Error> {
+        let exchange = async {
+            let (head, body) = self.send(request).await?.into_parts();
+            let body = Limited::new(body, limit).collect().await.map_err(|error| {
+                if error.is::<LengthLimitError>() { Error::TooLarge(limit) } else { Error::Body(error) }
+            })?;
+            Ok(Answer { status: head.status, headers: head.headers, body: body.to_bytes() })
+        };
+        tokio::time::timeout(deadline, exchange).await.unwrap_or(Err(Error::Deadline(deadline)))
+    }
+}

@@ -1,0 +1,8 @@
+//! Reading an engine's load: Prometheus text, the series that matter in it, and when to read it again.
+
+pub mod pace;
+pub mod page;
+pub(crate) mod poll;
+pub mod text;
+
+pub use page::Reader;

@@ -1,0 +1,103 @@
+//! Reads one engine's metrics again and again. Each engine has a task of its own, so that one that hangs delays no other.
+
+use super::{
+    pace::{DEADLINE, Outcome, Pace},
+    page::Reader,
+};
+use crate::{
+    engine::{Client, EngineUrl, client::Error},
+    replica::Replica,
+};
+use bytes::Buf;
+use dunlin_protocol::{load::EngineLoad, runtime::Runtime};
+use http::Request;
+use http_body_util::BodyExt;
+use std::{sync::Arc, time::Duration};
+use tokio::time::{Instant, sleep, timeout};
+
+/// Largest page that is read, bytes: engines with many adapters or ranks stay below 1 MiB.
+const PAGE_BYTES: usize = 4 << 20;
+/// Between two looks whether there is an engine whose metrics could be read.
+const NOTHING_TO_READ: Duration = Duration::from_secs(1);
+
+/// Reads the metrics of `replica`'s engine until dropped.
+pub(crate) async fn poll(replica: Arc<Replica>, client: Client) {
+    let mut page = Vec::new();
+    let mut pace = Pace::new(replica.metrics_interval);
+    let mut reader: Option<(Arc<Runtime>, Reader)> = None;
+    loop {
+        let view = replica.view();
+        let (Some(url), Some(metrics)) = (&view.url, &view.runtime.metrics) else {
+            sleep(NOTHING_TO_READ).await;
+            continue;
+        };
+        // The kind may be found out late.
+        let (_, reader) = match &mut reader {
+            Some(known) if Arc::ptr_eq(&known.0, &view.runtime) => known,
+            _ => reader.insert((Arc::clone(&view.runtime), Reader::new(metrics))),
+        };
+        let started = Instant::now();
+        let read = timeout(DEADLINE, fetch(&client, url, metrics.path.as_str(), &mut page)).await;
+        let load = match read {
+            Ok(Ok(())) => reader.read(&page),
+            Ok(Err(error)) => {
+                tracing::debug!(replica = replica.index, %error, "metrics could not be read");
+                None
+            }
+            Err(_) => None,
+        };
+        let (now, generation_url) = (Instant::now(), replica.view().url.clone());
+        if let Some(load) = load
+            && generation_url.as_ref() == Some(url)
+        {
+            replica.set_reading(load, now.into_std());
+        }
+        let outcome = match load {
+            Some(load) if is_idle(&load, &replica) => Outcome::Idle,
+            Some(_) => Outcome::Busy,
+            None => Outcome::Failed,
+        };
+        let pause = pace.after(outcome, now - started);
+        rest(&replica, &mut pace, pause, outcome).await;
+    }
+}
+
+fn is_idle(load: &EngineLoad, replica: &Replica) -> bool {
+    load.running.unwrap_or(0) == 0 && load.waiting.unwrap_or(0) == 0 && replica.gate.counts().in_flight == 0
+}
+
+/// Pauses; a request that comes in shortens the pause of an idle engine to the base.
+async fn rest(replica: &Replica, pace: &mut Pace, pause: Duration, outcome: Outcome) {
+    if outcome != Outcome::Idle {
+        return sleep(pause).await;
+    }
+    let sleeping = sleep(pause);
+    tokio::pin!(sleeping);
+    tokio::select! {
+        () = &mut sleeping => {}
+        () = replica.gate.moved() => {
+            pace.quicken();
+            let _ = timeout(replica.metrics_interval, sleeping).await;
+        }
+    }
+}
+
+/// The page, into a buffer that is used again and again.
+async fn fetch(client: &Client, url: &EngineUrl, path: &str, page: &mut Vec<u8>) -> Result<(), Error> {
+    page.clear();
+    let request = Request::get(url.join(path)?).body(axum::body::Body::empty())?;
+    let answer = client.send(request).await?;
+    let found = answer.status().is_success();
+    let mut body = answer.into_body();
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame.map_err(|error| Error::Body(error.into()))?.into_data() else { continue };
+        if page.len() + data.remaining() > PAGE_BYTES {
+            return Err(Error::TooLarge(PAGE_BYTES));
+        }
+        // Read to its end even when it is an error's, so that the connection can be used again.
+        if found {
+            page.extend_from_slice(&data);
+        }
+    }
+    Ok(())
+}

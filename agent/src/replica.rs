@@ -1,0 +1,295 @@
+//! One replica: an engine as all tasks of its agent see it.
+
+pub mod health;
+pub(crate) mod life;
+pub(crate) mod report;
+pub mod status;
+
+use crate::{
+    admit::gate::{Counts, Gate},
+    config::EngineConfig,
+    counters::Counters,
+    engine::EngineUrl,
+    metrics::pace::FRESH,
+    output::Output,
+    supervise::Process,
+};
+use dunlin_node::{Handle, Offer};
+use dunlin_protocol::{
+    announcement::{ReplicaState, ServedModel},
+    id::ModelId,
+    load::{EngineLoad, LoadReport},
+    record::Continuation,
+    runtime::Runtime,
+};
+use health::Health;
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU32, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+use tokio::sync::{Notify, watch};
+
+/// What the agent says of a replica, and what requests need to know of it. Replaced whole.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct View {
+    pub(crate) state: ReplicaState,
+    /// Why it isn't ready.
+    pub(crate) reason: Option<String>,
+    pub(crate) runtime: Arc<Runtime>,
+    pub(crate) url: Option<EngineUrl>,
+    pub(crate) models: Vec<ServedModel>,
+    pub(crate) slots: u16,
+}
+
+impl View {
+    pub(crate) fn serves(&self, model: &str) -> bool {
+        self.models.iter().any(|served| served.id.as_str() == model)
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Replica {
+    pub(crate) index: u16,
+    pub(crate) configured: Vec<ModelId>,
+    pub(crate) metrics_interval: Duration,
+    slots: Option<u16>,
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) counters: Counters,
+    pub(crate) output: Arc<Output>,
+    health: Mutex<Health>,
+    view: watch::Sender<Arc<View>>,
+    /// The last reading of the engine's metrics.
+    reading: Mutex<Option<(EngineLoad, Instant)>>,
+    /// `None` for engines that this agent didn't launch.
+    process: Mutex<Option<Process>>,
+    restarts: AtomicU32,
+    /// Grows whenever the engine becomes another one: what was found out about an earlier one counts no more.
+    generation: AtomicU64,
+    /// Told when the engine should be looked at now.
+    pub(crate) look: Notify,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Replica {
+    pub(crate) fn new(index: u16, config: &EngineConfig, runtime: Runtime) -> Self {
+        let slots = config.slots.unwrap_or(runtime.slots.default);
+        let view = View {
+            state: ReplicaState::Starting,
+            reason: None,
+            runtime: Arc::new(runtime),
+            url: None,
+            models: Vec::new(),
+            slots,
+        };
+        Self {
+            index,
+            configured: config.models.clone(),
+            metrics_interval: config.metrics_interval,
+            slots: config.slots,
+            gate: Arc::new(Gate::new(slots)),
+            counters: Counters::default(),
+            output: Arc::default(),
+            health: Mutex::default(),
+            view: watch::Sender::new(Arc::new(view)),
+            reading: Mutex::default(),
+            process: Mutex::default(),
+            restarts: AtomicU32::new(0),
+            generation: AtomicU64::new(0),
+            look: Notify::new(),
+        }
+    }
+
+    pub(crate) fn view(&self) -> Arc<View> {
+        Arc::clone(&self.view.borrow())
+    }
+    pub(crate) fn watch(&self) -> watch::Receiver<Arc<View>> {
+        self.view.subscribe()
+    }
+    pub(crate) fn runtime(&self) -> Arc<Runtime> {
+        Arc::clone(&self.view.borrow().runtime)
+    }
+    pub(crate) fn health(&self) -> MutexGuard<'_, Health> {
+        lock(&self.health)
+    }
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Relaxed)
+    }
+
+    /// Changes the view; those who watch it hear of it only when something is different.
+    fn change(&self, change: impl FnOnce(&mut View)) {
+        self.view.send_if_modified(|view| {
+            let mut new = View::clone(view);
+            change(&mut new);
+            let changed = new != **view;
+            if changed {
+                *view = Arc::new(new);
+            }
+            changed
+        });
+    }
+
+    /// The engine listens there from now on; `None` when it is gone.
+    pub(crate) fn set_url(&self, url: Option<EngineUrl>) {
+        self.generation.fetch_add(1, Ordering::Relaxed);
+        self.change(|view| view.url = url);
+        self.look.notify_one();
+    }
+
+    pub(crate) fn set_runtime(&self, runtime: Runtime) {
+        if *self.runtime() != runtime {
+            self.change(|view| view.runtime = Arc::new(runtime));
+        }
+    }
+
+    /// How many requests the engine says that it works on at once.
+    pub(crate) fn set_slots(&self, told: Option<u16>) {
+        let slots = self.slots.or(told).unwrap_or(self.runtime().slots.default);
+        self.gate.resize(slots);
+        self.change(|view| view.slots = slots);
+    }
+
+    /// Ready with these models, or not ready and why. Does nothing once the replica drains.
+    pub(crate) fn set_serving(&self, serving: Result<Vec<ServedModel>, String>) {
+        self.change(|view| {
+            if matches!(view.state, ReplicaState::Draining | ReplicaState::Gone) {
+                return;
+            }
+            match serving {
+                Ok(models) => {
+                    (view.state, view.reason, view.models) = (ReplicaState::Ready, None, models);
+                }
+                Err(reason) => (view.state, view.reason) = (ReplicaState::Starting, Some(reason)),
+            }
+        });
+    }
+
+    /// The engine's process has ended unasked.
+    pub(crate) fn process_ended(&self) {
+        self.health().ended();
+        self.set_serving(Err("the engine's process has ended".to_owned()));
+        self.set_url(None);
+        *lock(&self.reading) = None;
+    }
+
+    pub(crate) fn drain(&self) {
+        self.gate.drain();
+        self.change(|view| view.state = ReplicaState::Draining);
+    }
+    pub(crate) fn gone(&self) {
+        self.change(|view| view.state = ReplicaState::Gone);
+    }
+
+    pub(crate) fn set_process(&self, process: Process) {
+        *lock(&self.process) = Some(process);
+    }
+    pub(crate) fn process(&self) -> Option<Process> {
+        lock(&self.process).clone()
+    }
+    pub(crate) fn count_restart(&self) {
+        self.restarts.fetch_add(1, Ordering::Relaxed);
+    }
+    pub(crate) fn restarts(&self) -> u32 {
+        self.restarts.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_reading(&self, load: EngineLoad, now: Instant) {
+        *lock(&self.reading) = Some((load, now));
+    }
+    /// The last reading, unless it is too old to count (C1).
+    pub(crate) fn reading(&self, now: Instant) -> Option<EngineLoad> {
+        let reading = *lock(&self.reading);
+        reading.filter(|(_, at)| now.duration_since(*at) < FRESH).map(|(load, _)| load)
+    }
+
+    /// The whole truth for the mesh.
+    pub(crate) fn offer(&self) -> Offer {
+        let view = self.view();
+        Offer {
+            index: self.index,
+            state: view.state,
+            runtime: view.runtime.name.clone(),
+            continuation: Continuation::None,
+            slots: view.slots,
+            models: view.models.clone(),
+        }
+    }
+
+    /// Its load now, with a new version.
+    pub(crate) fn load(&self, handle: &Handle, now: Instant) -> LoadReport {
+        let Counts { slots, in_flight, queued, draining } = self.gate.counts();
+        LoadReport {
+            replica: handle.replica_id(self.index),
+            version: handle.next_load_version(),
+            slots,
+            in_flight,
+            queued,
+            draining,
+            measured: self.counters.measured(),
+            engine: self.reading(now),
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::{config::Source, test_data::runtime};
+
+    pub(crate) fn replica(models: &[&str]) -> Replica {
+        let source = Source::Attach("http://127.0.0.1:9".parse().unwrap());
+        let models = models.iter().map(|id| ModelId::new(id).unwrap()).collect();
+        Replica::new(0, &EngineConfig { models, ..EngineConfig::new(source) }, runtime("llamacpp"))
+    }
+
+    /// C1: an engine that stops answering metric reads is not "last seen idle" for ever.
+    #[test]
+    fn old_readings_do_not_count() {
+        let replica = replica(&[]);
+        let start = Instant::now();
+        replica.set_reading(EngineLoad { running: Some(0), ..EngineLoad::default() }, start);
+        assert!(replica.reading(start + Duration::from_millis(1400)).is_some());
+        assert_eq!(replica.reading(start + FRESH), None);
+    }
+
+    #[test]
+    fn nothing_undoes_draining() {
+        let replica = replica(&[]);
+        replica.set_serving(Ok(Vec::new()));
+        assert_eq!(replica.view().state, ReplicaState::Ready);
+        replica.drain();
+        replica.set_serving(Ok(Vec::new()));
+        replica.process_ended();
+        assert_eq!(replica.view().state, ReplicaState::Draining);
+        assert!(replica.gate.counts().draining);
+    }
+
+    #[test]
+    fn slots_are_the_users_or_the_engines_or_the_runtimes() {
+        let told = replica(&[]);
+        assert_eq!(told.view().slots, runtime("llamacpp").slots.default);
+        told.set_slots(Some(4));
+        assert_eq!((told.view().slots, told.gate.counts().slots), (4, 4));
+        let source = Source::Attach("http://127.0.0.1:9".parse().unwrap());
+        let config = EngineConfig { slots: Some(7), ..EngineConfig::new(source) };
+        let fixed = Replica::new(0, &config, runtime("llamacpp"));
+        fixed.set_slots(Some(4));
+        assert_eq!(fixed.view().slots, 7);
+    }
+
+    #[test]
+    fn watchers_hear_only_of_changes() {
+        let replica = replica(&[]);
+        let mut watch = replica.watch();
+        replica.set_serving(Err("loading".into()));
+        assert!(watch.has_changed().unwrap());
+        watch.mark_unchanged();
+        replica.set_serving(Err("loading".into()));
+        assert!(!watch.has_changed().unwrap());
+    }
+}

@@ -1,0 +1,146 @@
+//! Looks at an engine again and again: is it well, what does it list, may it serve.
+
+use super::{
+    Replica,
+    health::{Probe, Trial, Work},
+};
+use crate::engine::{
+    Client, EngineUrl, client,
+    identify::identify,
+    models::{Listed, served},
+    probe::{self, Problem},
+};
+use dunlin_protocol::runtime::{Catalogue, Runtime};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::time::sleep;
+
+/// Between two looks at an engine that serves: a change of its models is announced within two seconds.
+const READY_PAUSE: Duration = Duration::from_secs(1);
+/// Between the first looks at one that doesn't serve yet; grows to [`READY_PAUSE`].
+const STARTING_PAUSE: Duration = Duration::from_millis(100);
+/// One question of a look.
+const DEADLINE: Duration = Duration::from_secs(5);
+/// A trial: one token.
+const TRIAL_DEADLINE: Duration = Duration::from_secs(10);
+const TRIAL_BYTES: usize = 64 * 1024;
+
+/// What is kept between looks.
+#[derive(Debug)]
+struct Looks {
+    /// `None` when the runtime was configured.
+    identify_with: Option<Arc<Catalogue>>,
+    listed: Option<Listed>,
+    chunks: u64,
+    pause: Duration,
+}
+
+/// Looks at the engine of `replica` until dropped. With a catalogue, its kind is found out whenever it (re)appears.
+pub(crate) async fn live(replica: Arc<Replica>, client: Client, identify_with: Option<Arc<Catalogue>>) {
+    let mut looks = Looks { identify_with, listed: None, chunks: 0, pause: STARTING_PAUSE };
+    loop {
+        looks.look(&replica, &client).await;
+        let serving = replica.health().is_ready();
+        looks.pause = if serving { READY_PAUSE } else { (looks.pause * 5 / 4).clamp(STARTING_PAUSE, READY_PAUSE) };
+        tokio::select! {
+            () = sleep(looks.pause) => {}
+            () = replica.look.notified() => looks.pause = STARTING_PAUSE,
+        }
+    }
+}
+
+impl Looks {
+    async fn look(&mut self, replica: &Replica, client: &Client) {
+        let (generation, was_ready) = (replica.generation(), replica.health().is_ready());
+        let Some(url) = replica.view().url.clone() else { return };
+        if !was_ready {
+            self.identify(replica, client, &url).await;
+        }
+        let runtime = replica.runtime();
+        let (well, listed) = tokio::join!(
+            probe::health(client, &url, &runtime, DEADLINE),
+            probe::models(client, &url, &runtime, DEADLINE),
+        );
+        let slots = if was_ready { None } else { probe::slots(client, &url, &runtime, DEADLINE).await };
+        if replica.generation() != generation {
+            // Another engine by now.
+            return;
+        }
+        let verdict = well.and(listed).map(|listed| self.listed = listed);
+        self.judge(replica, verdict.as_ref().err());
+        if replica.health().trial_due(Instant::now()) {
+            let trial = self.trial(replica, client, &url).await;
+            tracing::warn!(replica = replica.index, ?trial, "requests failed in a row; tried the engine");
+            replica.health().tried(trial, Instant::now());
+        }
+        if !was_ready && verdict.is_ok() {
+            replica.set_slots(slots);
+        }
+        if replica.generation() == generation {
+            self.publish(replica, verdict.err());
+        }
+    }
+
+    async fn identify(&self, replica: &Replica, client: &Client, url: &EngineUrl) {
+        let Some(catalogue) = &self.identify_with else { return };
+        if let Some(identity) = identify(client, url, catalogue).await
+            && let Ok(runtime) = catalogue.get(&identity.runtime)
+        {
+            replica.set_runtime(Runtime::clone(runtime));
+        }
+    }
+
+    /// Tells the health what was seen, and what the engine was doing meanwhile.
+    fn judge(&mut self, replica: &Replica, problem: Option<&Problem>) {
+        let chunks = replica.counters.chunks();
+        let work = match replica.gate.counts().in_flight {
+            _ if chunks != self.chunks => Work::Streaming,
+            0 => Work::Idle,
+            _ => Work::Busy,
+        };
+        self.chunks = chunks;
+        let seen = match problem {
+            None => Probe::Well,
+            Some(problem) if problem.is_absence() => Probe::Absent,
+            Some(_) => Probe::Unwell,
+        };
+        replica.health().probed(seen, work);
+    }
+
+    /// Says what the replica serves, or why it doesn't.
+    fn publish(&self, replica: &Replica, problem: Option<Problem>) {
+        let (ready, suspended) = {
+            let health = replica.health();
+            (health.is_ready(), health.is_suspended())
+        };
+        let models = served(&replica.configured, self.listed.as_ref());
+        let reason = if suspended {
+            "requests fail, though the engine says that it is well".to_owned()
+        } else if !ready {
+            problem.map_or_else(|| "waiting for the engine".to_owned(), |problem| problem.to_string())
+        } else if models.is_empty() {
+            "the engine lists no model; load one, or configure its name".to_owned()
+        } else {
+            replica.set_serving(Ok(models));
+            return;
+        };
+        replica.set_serving(Err(reason));
+    }
+
+    /// The smallest request there is, for a client's error can't be told from an engine's. What the endpoint makes of it
+    /// doesn't matter, as long as it is no server error: a speech server knows no such path.
+    async fn trial(&self, replica: &Replica, client: &Client, url: &EngineUrl) -> Trial {
+        let models = served(&replica.configured, self.listed.as_ref());
+        let Some(model) = models.first() else { return Trial::Unclear };
+        let body = serde_json::json!({ "model": model.id, "prompt": "a", "max_tokens": 1 });
+        match client.post_json(url, "/v1/completions", &body, TRIAL_DEADLINE, TRIAL_BYTES).await {
+            // 501: an embedding server's way of saying that it doesn't complete.
+            Ok(answer) if answer.status.is_server_error() && answer.status.as_u16() != 501 => Trial::Failed,
+            Ok(_) | Err(client::Error::TooLarge(_)) => Trial::Passed,
+            Err(client::Error::Deadline(_)) => Trial::Unclear,
+            Err(_) => Trial::Failed,
+        }
+    }
+}

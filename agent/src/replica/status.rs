@@ -1,0 +1,85 @@
+//! How an agent's engines look to a person.
+
+use super::Replica;
+use crate::supervise::Process;
+use dunlin_protocol::{
+    announcement::ReplicaState,
+    id::{ModelId, RuntimeName},
+    load::{EngineLoad, Measured},
+};
+use serde::Serialize;
+use std::{sync::Arc, time::Instant};
+
+/// Lines of an engine's output in its status.
+const LAST_LINES: usize = 5;
+
+/// Sees all engines of an agent. Cheap to clone; outlives the agent.
+#[derive(Debug, Clone)]
+pub struct Status(pub(crate) Arc<[Arc<Replica>]>);
+
+/// One engine of an agent.
+#[derive(Debug, Clone, Serialize)]
+pub struct EngineStatus {
+    /// The replica's index.
+    pub index: u16,
+    /// Its kind, as far as known.
+    pub runtime: RuntimeName,
+    /// Where it listens; `None` while it doesn't.
+    pub url: Option<String>,
+    /// Where it stands.
+    pub state: ReplicaState,
+    /// Why it isn't ready, for people.
+    pub reason: Option<String>,
+    /// What it serves.
+    pub models: Vec<ModelId>,
+    /// Requests that it works on at once.
+    pub slots: u16,
+    /// Requests that it has from this agent.
+    pub in_flight: u16,
+    /// Requests that wait in the agent.
+    pub queued: u16,
+    /// What the agent measured.
+    pub measured: Measured,
+    /// What its metrics say, when fresh.
+    pub engine: Option<EngineLoad>,
+    /// Its process, when the agent launched it.
+    pub process: Option<Process>,
+    /// Starts after the first.
+    pub restarts: u32,
+    /// The end of its output, when the agent launched it.
+    pub last_output: Vec<String>,
+}
+
+impl Status {
+    /// All engines, in order of index.
+    #[must_use]
+    pub fn engines(&self) -> Vec<EngineStatus> {
+        self.0.iter().map(|replica| engine(replica)).collect()
+    }
+
+    /// Whether at least one engine serves.
+    #[must_use]
+    pub fn any_ready(&self) -> bool {
+        self.0.iter().any(|replica| replica.view().state == ReplicaState::Ready)
+    }
+}
+
+fn engine(replica: &Replica) -> EngineStatus {
+    let (view, counts) = (replica.view(), replica.gate.counts());
+    EngineStatus {
+        index: replica.index,
+        runtime: view.runtime.name.clone(),
+        url: view.url.as_ref().map(ToString::to_string),
+        state: view.state,
+        reason: view.reason.clone(),
+        models: view.models.iter().map(|model| model.id.clone()).collect(),
+        slots: view.slots,
+        in_flight: counts.in_flight,
+        queued: counts.queued,
+        measured: replica.counters.measured(),
+        engine: replica.reading(Instant::now()),
+        process: replica.process(),
+        restarts: replica.restarts(),
+        last_output: replica.output.tail(LAST_LINES).into_iter().map(|line| line.text.to_string()).collect(),
+    }
+}

@@ -1,0 +1,133 @@
+//! One inference request: hop -> admission -> engine, and the answer straight back.
+
+use super::{Service, headers, refusal::Refusal, relay::Relay};
+use crate::{
+    admit::gate::Pass,
+    counters::Meter,
+    engine::{EngineUrl, client::Error},
+    replica::{Replica, health::Traffic},
+};
+use axum::{
+    body::Body,
+    extract::{Request, State},
+    response::{IntoResponse, Response},
+};
+use dunlin_protocol::{
+    announcement::ReplicaState,
+    hop::{LOAD, MODEL, REPLICA_INDEX},
+};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version};
+use percent_encoding::percent_decode_str;
+use std::{borrow::Cow, sync::Arc, time::Duration, time::Instant};
+
+/// Longest time until an engine's first byte. The proxies' deadlines are far shorter; this one only keeps a request that
+/// nobody gives up from staying for ever.
+const FIRST_BYTE: Duration = Duration::from_secs(600);
+/// What the hop puts before the engine's own path.
+const PREFIX: &str = "/engine";
+/// Questions that cost the engine next to nothing, and take no slot.
+const FREE: [&str; 3] = ["/tokenize", "/detokenize", "/apply-template"];
+
+/// `/engine/*`.
+pub(super) async fn engine(State(service): State<Arc<Service>>, request: Request) -> Response {
+    let replica = match addressed(&service, request.headers()) {
+        Ok(replica) => Arc::clone(replica),
+        Err(refusal) => return refusal.into_response(),
+    };
+    let mut response = match forward(&service, &replica, request).await {
+        Ok(response) => response,
+        Err(refusal) => {
+            tracing::debug!(replica = replica.index, %refusal, "request refused");
+            refusal.into_response()
+        }
+    };
+    if let Some(load) = load_header(&service, &replica) {
+        response.headers_mut().insert(HeaderName::from_static(LOAD), load);
+    }
+    response
+}
+
+/// The load of a replica as a header's value.
+pub(super) fn load_header(service: &Service, replica: &Replica) -> Option<HeaderValue> {
+    let header = service.load(replica)?.to_header().ok()?;
+    HeaderValue::try_from(header).ok()
+}
+
+fn addressed<'a>(service: &'a Service, headers: &HeaderMap) -> Result<&'a Arc<Replica>, Refusal> {
+    let text = headers.get(REPLICA_INDEX).and_then(|value| value.to_str().ok()).ok_or(Refusal::Unaddressed)?;
+    let index: usize = text.parse().map_err(|_| Refusal::Unaddressed)?;
+    service.replicas.get(index).ok_or_else(|| Refusal::NoReplica(text.to_owned()))
+}
+
+fn model(headers: &HeaderMap) -> Result<String, Refusal> {
+    let text = headers.get(MODEL).and_then(|value| value.to_str().ok()).ok_or(Refusal::Unaddressed)?;
+    percent_decode_str(text).decode_utf8().map(Cow::into_owned).map_err(|_| Refusal::Unaddressed)
+}
+
+/// Where the request goes, if this replica serves its model now.
+fn target(replica: &Replica, headers: &HeaderMap) -> Result<EngineUrl, Refusal> {
+    let model = model(headers)?;
+    let view = replica.view();
+    match view.state {
+        ReplicaState::Draining | ReplicaState::Gone => return Err(Refusal::Draining),
+        ReplicaState::Starting => {
+            let reason = view.reason.clone().unwrap_or_else(|| "waiting for the engine".to_owned());
+            return Err(Refusal::NotReady(reason));
+        }
+        ReplicaState::Ready => {}
+    }
+    if !view.serves(&model) {
+        return Err(Refusal::Model(model));
+    }
+    view.url.clone().ok_or_else(|| Refusal::NotReady("the engine is gone".to_owned()))
+}
+
+async fn forward(service: &Arc<Service>, replica: &Arc<Replica>, request: Request) -> Result<Response, Refusal> {
+    let url = target(replica, request.headers())?;
+    let (mut head, body) = request.into_parts();
+    let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
+    let path = path.strip_prefix(PREFIX).unwrap_or(path);
+    let takes_slot = head.method == Method::POST && !FREE.contains(&head.uri.path().strip_prefix(PREFIX).unwrap_or(""));
+    head.uri = url.join(path).map_err(|error| Refusal::Unreachable(error.into()))?;
+    head.version = Version::HTTP_11;
+    headers::strip_request(&mut head.headers);
+    // Extensions carry the caller, which is none of the engine's business.
+    head.extensions.clear();
+
+    let pass = if takes_slot { Some(replica.gate.enter().await?) } else { None };
+    let meter = Meter::start(Instant::now());
+    let sent = tokio::time::timeout(FIRST_BYTE, service.client.send(Request::from_parts(head, body))).await;
+    let answer = match sent {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(error)) => return Err(failed(replica, error)),
+        Err(_) => return Err(Refusal::Silent(FIRST_BYTE)),
+    };
+    Ok(relayed(service, replica, answer, pass, meter))
+}
+
+fn failed(replica: &Replica, error: Error) -> Refusal {
+    replica.health().saw(Traffic::Failed);
+    replica.look.notify_one();
+    if error.unsent() { Refusal::Unreachable(error) } else { Refusal::Lost(error) }
+}
+
+fn relayed(
+    service: &Arc<Service>,
+    replica: &Arc<Replica>,
+    answer: http::Response<hyper::body::Incoming>,
+    pass: Option<Pass>,
+    meter: Meter,
+) -> Response {
+    let (mut head, body) = answer.into_parts();
+    // A status is the engine's word and passes untouched; what it says about the engine is noted.
+    let failed = head.status.is_server_error() && head.status != StatusCode::NOT_IMPLEMENTED;
+    if failed {
+        replica.health().saw(Traffic::Failed);
+        replica.look.notify_one();
+    }
+    headers::strip_response(&mut head.headers);
+    let stream = headers::is_stream(&head.headers);
+    head.version = Version::HTTP_11;
+    let relay = Relay::new(body, Arc::clone(service), Arc::clone(replica), pass, meter, stream, !failed);
+    Response::from_parts(head, Body::new(relay))
+}

@@ -1,0 +1,151 @@
+//! An answer's body on its way from the engine to the hop: counted as it passes, nothing held back, nothing copied.
+
+use super::{Service, forward::load_header};
+use crate::{
+    admit::gate::Pass,
+    counters::Meter,
+    replica::{Replica, health::Traffic},
+};
+use bytes::Bytes;
+use dunlin_protocol::hop::LOAD;
+use http::{HeaderMap, HeaderName};
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::{Duration, Instant},
+};
+use tokio::time::{Sleep, sleep};
+
+/// Longest silence in the middle of an answer. Engines that work say something each second or ping each half minute.
+const SILENCE: Duration = Duration::from_secs(600);
+
+/// Why an answer broke off. The hop turns it into a reset stream, so that nobody takes the part for the whole.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Error {
+    #[error("the engine's answer broke off: {0}")]
+    Engine(#[from] hyper::Error),
+    #[error("the engine fell silent in the middle of an answer")]
+    Silent,
+}
+
+/// The body of an engine's answer. Dropping it closes the connection to the engine, which aborts the request there, and
+/// gives the slot back.
+pub(super) struct Relay {
+    body: Incoming,
+    service: Arc<Service>,
+    replica: Arc<Replica>,
+    /// Given back at the end of the body, before the trailer tells the load.
+    pass: Option<Pass>,
+    meter: Meter,
+    stream: bool,
+    counts_as_answer: bool,
+    last: Instant,
+    silence: Pin<Box<Sleep>>,
+    ended: bool,
+}
+
+impl Relay {
+    pub(super) fn new(
+        body: Incoming,
+        service: Arc<Service>,
+        replica: Arc<Replica>,
+        pass: Option<Pass>,
+        meter: Meter,
+        stream: bool,
+        counts_as_answer: bool,
+    ) -> Self {
+        let silence = Box::pin(sleep(SILENCE));
+        let (last, ended) = (Instant::now(), false);
+        Self { body, service, replica, pass, meter, stream, counts_as_answer, last, silence, ended }
+    }
+
+    /// Everything has come. Returns the trailer of a stream.
+    fn end(&mut self) -> Option<HeaderMap> {
+        self.ended = true;
+        if self.counts_as_answer {
+            self.meter.finish(&self.replica.counters, Instant::now());
+            self.replica.health().saw(Traffic::Answered);
+        }
+        self.pass = None;
+        if !self.stream {
+            return None;
+        }
+        let load = load_header(&self.service, &self.replica)?;
+        Some(HeaderMap::from_iter([(HeaderName::from_static(LOAD), load)]))
+    }
+
+    fn break_off(&mut self, error: Error) -> Error {
+        self.ended = true;
+        self.pass = None;
+        self.replica.health().saw(Traffic::Failed);
+        self.replica.look.notify_one();
+        error
+    }
+
+    /// The clock is wound up again only when it has run down, not for each chunk.
+    fn is_silent(&mut self, cx: &mut Context<'_>) -> bool {
+        while self.silence.as_mut().poll(cx).is_ready() {
+            let since = self.last.elapsed();
+            if since >= SILENCE {
+                return true;
+            }
+            self.silence.as_mut().reset(tokio::time::Instant::now() + (SILENCE - since));
+        }
+        false
+    }
+}
+
+impl Body for Relay {
+    type Data = Bytes;
+    type Error = Error;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        let this = self.get_mut();
+        if this.ended {
+            return Poll::Ready(None);
+        }
+        loop {
+            let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(cx) else {
+                if this.is_silent(cx) {
+                    return Poll::Ready(Some(Err(this.break_off(Error::Silent))));
+                }
+                return Poll::Pending;
+            };
+            match frame {
+                // An empty DATA frame is counted against the whole connection by HTTP/2.
+                Some(Ok(frame)) if frame.data_ref().is_some_and(Bytes::is_empty) => {}
+                Some(Ok(frame)) if frame.is_data() => {
+                    if this.stream {
+                        this.last = Instant::now();
+                        this.meter.chunk(&this.replica.counters, this.last);
+                    }
+                    return Poll::Ready(Some(Ok(frame)));
+                }
+                // Engines send no trailers that anybody reads; ours take their place.
+                Some(Ok(_)) => {}
+                Some(Err(error)) => return Poll::Ready(Some(Err(this.break_off(error.into())))),
+                None => return Poll::Ready(this.end().map(|trailers| Ok(Frame::trailers(trailers)))),
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.ended || (!self.stream && self.body.is_end_stream())
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        // With a length given, the hop asks no more after the last byte.
+        if !self.ended && self.body.is_end_stream() {
+            self.end();
+        }
+    }
+}
