@@ -85,9 +85,6 @@ pub enum Refusal {
     /// A signature, a right or a bound does not hold.
     #[error("the certificate is not valid")]
     Invalid,
-    /// Too many are knocking at once; try again.
-    #[error("the other side is busy; try again in a moment")]
-    Busy,
     /// Asked to redeem an invitation, but issues nothing.
     #[error("the other side does not issue invitations")]
     NotAnIssuer,
@@ -112,7 +109,7 @@ impl Refusal {
     /// Whether asking again soon is useless.
     #[must_use]
     pub fn is_lasting(self) -> bool {
-        !matches!(self, Self::Busy | Self::Internal)
+        !matches!(self, Self::Internal)
     }
 }
 

@@ -89,8 +89,8 @@ fn a_refused_peer_is_not_dialled_for_ten_minutes() {
     let mesh = mesh();
     let members = mesh.members();
     let (peer, start) = (peer(), Instant::now());
-    members.note_refused(peer, Refusal::Busy, start);
-    assert_eq!(members.refused(&peer, start), None, "being busy is no refusal");
+    members.note_refused(peer, Refusal::Internal, start);
+    assert_eq!(members.refused(&peer, start), None, "a failure is no refusal");
     members.note_refused(peer, Refusal::Expired, start);
     assert_eq!(members.refused(&peer, start + NO_DIAL / 2), Some(Refusal::Expired));
     assert_eq!(members.refused(&peer, start + NO_DIAL), None);

@@ -31,7 +31,7 @@ fn the_reason_of_a_refusal_is_kept() {
     assert_eq!(Refusal::from(&chain.verify(0, &mesh(1)).unwrap_err()), Refusal::WrongMesh);
     let chain = Chain::by_mesh_key(&certificate(1, 1, 3), &key(1)).unwrap();
     assert_eq!(Refusal::from(&chain.verify(u64::MAX, &mesh(1)).unwrap_err()), Refusal::Expired);
-    assert!(Refusal::Expired.is_lasting() && !Refusal::Busy.is_lasting());
+    assert!(Refusal::Expired.is_lasting() && !Refusal::Internal.is_lasting());
 }
 
 proptest! {

@@ -1,0 +1,345 @@
+//! Admission: what happens on a connection after Noise or TLS and before the swarm hears of it.
+//!
+//! The dialer opens the first substream and shows its certificate; the listener checks it, and only then shows its own.
+//! Whoever has no valid certificate of this mesh is disconnected, so that no behaviour of the swarm ever meets a
+//! stranger. Joining with an invitation happens here too: answered, then the connection is closed.
+
+mod pending;
+mod wire;
+
+use crate::{
+    clock,
+    issuer::{self, Issuer},
+    members::Members,
+};
+use dunlin_protocol::{
+    certificate::Membership,
+    hello::{self, Hello, Papers, Refusal, Reply, Verdict},
+    id::PeerId,
+    invitation::JoinRequest,
+};
+use libp2p::core::{ConnectedPoint, Endpoint, muxing::StreamMuxerBox, muxing::SubstreamBox};
+use pending::Pending;
+use std::{io, sync::Arc, time::Duration, time::Instant};
+
+/// From the end of the handshake to admission.
+pub const DEADLINE: Duration = Duration::from_secs(3);
+/// Incoming connections that are being admitted at once. Each may hold one [`hello::Hello`] of at most 32 KiB.
+pub const PENDING: usize = 512;
+/// Of these, from one IPv4 address or one IPv6 network of 64 bits.
+pub const PENDING_PER_ADDRESS: usize = 64;
+/// How long a refused peer is given to read why, and hang up.
+const LINGER: Duration = Duration::from_millis(500);
+
+/// Bounds on admission. The defaults are the constants of this module; tests shorten the deadline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    /// From the end of the handshake to admission; also from accepting a connection to the end of its handshake.
+    pub deadline: Duration,
+    /// Incoming connections that are being admitted at once.
+    pub pending: usize,
+    /// Of these, from one address.
+    pub pending_per_address: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { deadline: DEADLINE, pending: PENDING, pending_per_address: PENDING_PER_ADDRESS }
+    }
+}
+
+/// Why a connection was not admitted.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It broke, or the other side hung up.
+    #[error("the connection was lost before admission: {0}")]
+    Connection(#[from] io::Error),
+    /// The other side did not say enough in time.
+    #[error("not admitted within {0:?}")]
+    Deadline(Duration),
+    /// Too many others are being admitted.
+    #[error("too many connections are waiting for admission")]
+    Busy,
+    /// The other side said something else.
+    #[error(transparent)]
+    Frame(#[from] hello::Error),
+    /// This peer refused the other one.
+    #[error("refused peer {peer}: {cause}")]
+    RefusedPeer {
+        /// The other side.
+        peer: PeerId,
+        /// What it was told.
+        refusal: Refusal,
+        /// For the log of this side.
+        cause: String,
+    },
+    /// The other side refused this peer.
+    #[error("peer {peer} refused this one: {refusal}")]
+    RefusedByPeer {
+        /// The other side.
+        peer: PeerId,
+        /// What it said.
+        refusal: Refusal,
+    },
+    /// The other side answered another question.
+    #[error("peer {0} answered something that was not asked")]
+    Unexpected(PeerId),
+    /// No failure: the peer redeemed an invitation, and comes back as a member.
+    #[error("peer {0} joined the mesh, and comes back as a member")]
+    Joined(PeerId),
+}
+
+impl Error {
+    /// The admission error inside what the swarm reports of a failed connection, if it is one.
+    #[must_use]
+    pub fn find(error: &io::Error) -> Option<&Self> {
+        let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error.get_ref()?);
+        while let Some(error) = next {
+            if let Some(found) = error.downcast_ref::<Self>() {
+                return Some(found);
+            }
+            next = error.source();
+        }
+        None
+    }
+}
+
+/// What the transport calls fails with this: `either`, which libp2p wraps errors in, hides the error itself and shows
+/// only its source.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct NotAdmitted(#[source] Error);
+
+/// Decides who gets in. Cheap to clone; the transport clones it for each connection.
+#[derive(Clone)]
+pub struct Admission(Arc<Inner>);
+
+struct Inner {
+    members: Members,
+    issuer: Option<Issuer>,
+    settings: Settings,
+    pending: Pending,
+}
+
+type Connection = (PeerId, StreamMuxerBox);
+
+impl Admission {
+    /// Admission of `members`' mesh; with an `issuer`, of those who are invited too.
+    #[must_use]
+    pub fn new(members: Members, issuer: Option<Issuer>, settings: Settings) -> Self {
+        let pending = Pending::new(settings.pending, settings.pending_per_address);
+        Self(Arc::new(Inner { members, issuer, settings, pending }))
+    }
+
+    pub(crate) fn settings(&self) -> Settings {
+        self.0.settings
+    }
+
+    /// Admits the peer at the other end of a connection, or not.
+    pub(crate) async fn admit(
+        self,
+        (peer, mut muxer): Connection,
+        point: ConnectedPoint,
+    ) -> Result<Connection, NotAdmitted> {
+        let inner = self.0;
+        let deadline = inner.settings.deadline;
+        let outcome = match &point {
+            // Under hole punching the listener's side may dial: the role decides, not who called.
+            ConnectedPoint::Dialer { role_override: Endpoint::Dialer, .. } => {
+                within(deadline, inner.knock(peer, &mut muxer)).await
+            }
+            ConnectedPoint::Dialer { .. } => within(deadline, inner.answer(peer, &mut muxer)).await,
+            ConnectedPoint::Listener { send_back_addr, .. } => match inner.pending.enter(send_back_addr) {
+                Some(_place) => within(deadline, inner.answer(peer, &mut muxer)).await,
+                None => Err(Error::Busy),
+            },
+        };
+        inner.note(&outcome);
+        match outcome {
+            Ok(()) => Ok((peer, muxer)),
+            Err(error) => {
+                if matches!(error, Error::RefusedPeer { .. } | Error::Joined(_)) {
+                    linger(&mut muxer).await;
+                }
+                Err(NotAdmitted(error))
+            }
+        }
+    }
+}
+
+impl Inner {
+    /// The opener's side.
+    async fn knock(&self, peer: PeerId, muxer: &mut StreamMuxerBox) -> Result<(), Error> {
+        let stream = wire::open(muxer).await?;
+        wire::drive(muxer, self.ask(peer, stream)).await?
+    }
+
+    async fn ask(&self, peer: PeerId, mut stream: SubstreamBox) -> Result<(), Error> {
+        wire::write(&mut stream, &Hello::Member(self.papers())).await?;
+        let papers = match wire::read(&mut stream).await? {
+            Reply::Member(papers) => papers,
+            Reply::Refused(refusal) => return Err(Error::RefusedByPeer { peer, refusal }),
+            Reply::Joined(_) => return Err(Error::Unexpected(peer)),
+        };
+        let checked = self.check(peer, &papers);
+        let verdict = match &checked {
+            Ok(_) => Verdict::Admitted,
+            Err((refusal, _)) => Verdict::Refused(*refusal),
+        };
+        wire::write(&mut stream, &verdict).await?;
+        wire::finish(&mut stream).await?;
+        let membership = checked.map_err(|(refusal, cause)| Error::RefusedPeer { peer, refusal, cause })?;
+        self.members.insert(membership, papers.revocations);
+        Ok(())
+    }
+
+    /// The other side.
+    async fn answer(&self, peer: PeerId, muxer: &mut StreamMuxerBox) -> Result<(), Error> {
+        let stream = wire::accept(muxer).await?;
+        wire::drive(muxer, self.reply(peer, stream)).await?
+    }
+
+    async fn reply(&self, peer: PeerId, mut stream: SubstreamBox) -> Result<(), Error> {
+        let hello = match wire::read(&mut stream).await {
+            Ok(hello) => hello,
+            Err(Error::Frame(error)) => return Err(self.refuse_frame(peer, stream, error).await),
+            Err(error) => return Err(error),
+        };
+        let papers = match hello {
+            Hello::Member(papers) => papers,
+            Hello::Join(request) => return Err(self.join(peer, stream, request).await),
+        };
+        let membership = match self.check(peer, &papers) {
+            Ok(membership) => membership,
+            Err((refusal, cause)) => {
+                say_last(&mut stream, &Reply::Refused(refusal)).await?;
+                return Err(Error::RefusedPeer { peer, refusal, cause });
+            }
+        };
+        // Closing this half now lets the opener see the end with the reply, and finish after one round trip.
+        say_last(&mut stream, &Reply::Member(self.papers())).await?;
+        match wire::read(&mut stream).await? {
+            Verdict::Admitted => {}
+            Verdict::Refused(refusal) => return Err(Error::RefusedByPeer { peer, refusal }),
+        }
+        wire::finish(&mut stream).await?;
+        self.members.insert(membership, papers.revocations);
+        Ok(())
+    }
+
+    /// Tells a dunlin of another version why; strangers are told nothing.
+    async fn refuse_frame(&self, peer: PeerId, mut stream: SubstreamBox, error: hello::Error) -> Error {
+        let Some(refusal) = error.refusal() else { return error.into() };
+        match say_last(&mut stream, &Reply::Refused(refusal)).await {
+            Ok(()) => Error::RefusedPeer { peer, refusal, cause: error.to_string() },
+            Err(error) => error,
+        }
+    }
+
+    async fn join(&self, peer: PeerId, mut stream: SubstreamBox, request: JoinRequest) -> Error {
+        let (reply, outcome) = match self.redeem(peer, request).await {
+            Ok(chain) => (Reply::Joined(chain), Error::Joined(peer)),
+            Err((refusal, cause)) => (Reply::Refused(refusal), Error::RefusedPeer { peer, refusal, cause }),
+        };
+        match say_last(&mut stream, &reply).await {
+            Ok(()) => outcome,
+            Err(error) => error,
+        }
+    }
+
+    async fn redeem(
+        &self,
+        peer: PeerId,
+        request: JoinRequest,
+    ) -> Result<dunlin_protocol::certificate::Chain, (Refusal, String)> {
+        let Some(issuer) = self.issuer.clone() else {
+            return Err((Refusal::NotAnIssuer, "asked to redeem an invitation, but this peer issues none".to_owned()));
+        };
+        let revocations = self.members.revocations();
+        // Waits for the disk.
+        let redeemed =
+            tokio::task::spawn_blocking(move || issuer.redeem(peer, &request, &revocations, clock::unix_s())).await;
+        match redeemed {
+            Ok(Ok(chain)) => Ok(chain),
+            Ok(Err(error)) => {
+                if !matches!(error, issuer::Error::Refused(_)) {
+                    tracing::error!(%peer, %error, "an invitation could not be redeemed");
+                }
+                Err((error.refusal(), error.to_string()))
+            }
+            Err(error) => Err((Refusal::Internal, error.to_string())),
+        }
+    }
+
+    fn papers(&self) -> Papers {
+        Papers {
+            chain: dunlin_protocol::certificate::Chain::clone(&self.members.own_chain()),
+            revocations: self.members.revocations().version(),
+        }
+    }
+
+    /// Whether the papers make `peer`, which the connection has proved, a member.
+    fn check(&self, peer: PeerId, papers: &Papers) -> Result<Membership, (Refusal, String)> {
+        let membership = papers
+            .chain
+            .verify(clock::unix_s(), &self.members.mesh())
+            .map_err(|error| (Refusal::from(&error), error.to_string()))?;
+        if membership.peer != peer {
+            return Err((Refusal::WrongPeer, format!("its certificate is peer {}'s", membership.peer)));
+        }
+        if self.members.is_revoked(&membership) {
+            return Err((Refusal::Revoked, "its membership was revoked".to_owned()));
+        }
+        Ok(membership)
+    }
+
+    /// Logs, and keeps the no-dial list.
+    fn note(&self, outcome: &Result<(), Error>) {
+        match outcome {
+            Ok(()) => {}
+            Err(Error::Joined(peer)) => tracing::info!(%peer, "a peer joined the mesh"),
+            Err(Error::RefusedPeer { peer, refusal, cause }) => {
+                tracing::info!(%peer, cause, "refused a peer");
+                self.members.note_refused(*peer, *refusal, Instant::now());
+            }
+            Err(Error::RefusedByPeer { peer, refusal }) => {
+                tracing::warn!(%peer, %refusal, "a peer refused this one");
+                self.members.note_refused(*peer, *refusal, Instant::now());
+            }
+            Err(error) => tracing::debug!(%error, "a connection was not admitted"),
+        }
+    }
+}
+
+async fn say_last<T: serde::Serialize>(stream: &mut SubstreamBox, message: &T) -> Result<(), Error> {
+    wire::write(stream, message).await?;
+    wire::close(stream).await
+}
+
+async fn within<T>(deadline: Duration, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    tokio::time::timeout(deadline, work).await.unwrap_or(Err(Error::Deadline(deadline)))
+}
+
+/// Lets the other side read what was said last. It hangs up when it has; dropping the connection before would take the
+/// message along.
+pub(crate) async fn linger(muxer: &mut StreamMuxerBox) {
+    let _ = tokio::time::timeout(LINGER, wire::closed(muxer)).await;
+}
+
+/// Asks the issuer at the other end of a connection for a certificate.
+pub(crate) async fn request_join(
+    peer: PeerId,
+    muxer: &mut StreamMuxerBox,
+    request: JoinRequest,
+) -> Result<dunlin_protocol::certificate::Chain, Error> {
+    let mut stream = wire::open(muxer).await?;
+    wire::drive(muxer, async move {
+        wire::write(&mut stream, &Hello::Join(request)).await?;
+        match wire::read(&mut stream).await? {
+            Reply::Joined(chain) => Ok(chain),
+            Reply::Refused(refusal) => Err(Error::RefusedByPeer { peer, refusal }),
+            Reply::Member(_) => Err(Error::Unexpected(peer)),
+        }
+    })
+    .await?
+}

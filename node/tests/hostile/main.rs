@@ -1,0 +1,17 @@
+//! Peers that mean no good, over TCP and over QUIC each. The victim is a swarm with real protocols behind the real
+//! transport; what it must never do is tell its swarm that a stranger is there.
+
+mod certificates;
+mod invitations;
+mod raw;
+mod strangers;
+mod victim;
+
+/// Runs each test once over TCP and once over QUIC.
+macro_rules! over_tcp_and_quic {
+    ($($name:ident),+ $(,)?) => {
+        mod tcp { $(#[tokio::test] async fn $name() { super::$name(crate::victim::TCP).await })+ }
+        mod quic { $(#[tokio::test] async fn $name() { super::$name(crate::victim::QUIC).await })+ }
+    };
+}
+pub(crate) use over_tcp_and_quic;
