@@ -62,6 +62,11 @@ pub enum Event {
         /// What its certificate lets it serve.
         rights: Rights,
     },
+    /// The peer's membership was revoked: whatever it said does not count, until a later certificate.
+    Revoked {
+        /// The peer.
+        peer: PeerId,
+    },
     /// The peer has a connection. Repeated when a better or worse kind of connection takes over.
     Connected {
         /// The peer.
@@ -148,6 +153,7 @@ impl Directory {
             Event::Member { peer, rights } => {
                 self.edit_peer(peer, |entry| entry.take_rights(rights)) && self.rebuild_peer(peer)
             }
+            Event::Revoked { peer } => self.edit_peer(peer, PeerEntry::revoke) && self.rebuild_peer(peer),
             Event::Connected { peer, relayed } => self.edit_reachability(peer, |entry| entry.connected(relayed)),
             Event::Disconnected { peer } => self.edit_reachability(peer, PeerEntry::disconnected),
             Event::Suspect { peer } => self.edit_reachability(peer, PeerEntry::suspect),
@@ -217,6 +223,18 @@ impl Directory {
         }
     }
 
+    /// The version of the newest announcement of `replica`.
+    #[must_use]
+    pub fn announced_version(&self, replica: &ReplicaId) -> Option<Version> {
+        self.replicas.get(replica).and_then(Entry::announced_version)
+    }
+
+    /// Peers that have replicas.
+    #[must_use]
+    pub fn agents(&self) -> usize {
+        self.peers.values().filter(|entry| !entry.indices.is_empty()).count()
+    }
+
     /// Forgets what is past its time. Returns whether a reader could see a difference.
     pub fn expire(&mut self, now: Instant) -> bool {
         for entries in self.roles.values_mut() {
@@ -271,12 +289,9 @@ impl Directory {
             return false;
         }
         let epoch = report.version.epoch;
-        let id = report.replica;
-        if !self.edit_replica(id, |entry| entry.report(report, now)) {
-            return self.edit_peer(from, |entry| entry.spoke(epoch, now)) && false;
-        }
+        let changed = self.edit_replica(report.replica, |entry| entry.report(report, now));
         self.edit_peer(from, |entry| entry.spoke(epoch, now));
-        true
+        changed
     }
 
     /// Changes a peer's own entry, making one within bounds. Returns what `edit` returns.

@@ -1,14 +1,26 @@
 //! What the other parts of a process hold of its node: cheap to clone, never a channel in a signature.
 
-use crate::directory::{self, SharedDirectory};
+use crate::{
+    addresses, clock,
+    directory::{self, SharedDirectory},
+    gossip::MeshMessage,
+    hop::Hop,
+    issuer::{self, InvitationOptions, Issuer},
+    members::Members,
+    peer_info::PeerInfo,
+};
+use arc_swap::ArcSwap;
 use dunlin_protocol::{
-    announcement::{ReplicaState, ServedModel},
+    announcement::{ReplicaState, ServedModel, SignedAnnouncement},
     id::{MeshId, PeerId, ReplicaId, RuntimeName, Version},
+    invitation::Token,
+    limits,
     load::LoadReport,
     record::Continuation,
     topic::Topic,
 };
 use libp2p::Multiaddr;
+use rand::rngs::StdRng;
 use std::{
     collections::BTreeMap,
     sync::{
@@ -75,11 +87,29 @@ pub enum ConnectError {
     },
 }
 
+/// Why a membership could not be managed.
+#[derive(Debug, thiserror::Error)]
+pub enum ManageError {
+    /// The mesh key lies elsewhere.
+    #[error("this machine does not hold the mesh key; run the command where the mesh was created")]
+    NotAnIssuer,
+    /// The node has ended.
+    #[error("the node has stopped")]
+    Stopped,
+    /// Issuing failed.
+    #[error(transparent)]
+    Issuer(#[from] issuer::Error),
+    /// A task ended badly.
+    #[error(transparent)]
+    Task(#[from] tokio::task::JoinError),
+}
+
 /// What is asked of the event loop.
 pub(crate) enum Command {
     Offer { offer: Offer, done: oneshot::Sender<()> },
     LookUp { topic: Topic, answer: oneshot::Sender<Result<usize, LookupError>> },
     Connect { peer: PeerId, answer: oneshot::Sender<Result<(), ConnectError>> },
+    Publish(Box<MeshMessage>),
 }
 
 /// Load reports that wait to be gossiped: the newest of each replica of this process.
@@ -117,11 +147,19 @@ pub(crate) struct Shared {
     pub(crate) peer_id: PeerId,
     pub(crate) mesh: MeshId,
     pub(crate) epoch: u64,
+    pub(crate) members: Members,
+    pub(crate) hop: Hop,
+    /// Where the mesh key lies.
+    pub(crate) issuer: Option<Issuer>,
+    /// Configured addresses that this process can't see itself.
+    pub(crate) external: Vec<Multiaddr>,
     pub(crate) directory: SharedDirectory,
     pub(crate) commands: mpsc::Sender<Command>,
     pub(crate) listen: watch::Sender<Vec<Multiaddr>>,
     pub(crate) outbox: Outbox,
     pub(crate) load_seq: AtomicU64,
+    /// Own announcements, as last signed.
+    pub(crate) announced: ArcSwap<Vec<SignedAnnouncement>>,
 }
 
 impl Handle {
@@ -141,6 +179,18 @@ impl Handle {
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.0.epoch
+    }
+
+    /// Members met, this process's own membership, and what was revoked.
+    #[must_use]
+    pub fn members(&self) -> &Members {
+        &self.0.members
+    }
+
+    /// The client of the hop: sends requests to connected members.
+    #[must_use]
+    pub fn hop(&self) -> &Hop {
+        &self.0.hop
     }
 
     /// Addresses that the node listens on now, without `/p2p`.
@@ -206,6 +256,44 @@ impl Handle {
     /// Takes in a load report that came on an answer of the hop. It counts only if it is about `from`.
     pub fn observe_load(&self, from: PeerId, report: LoadReport) {
         self.0.directory.apply(directory::Event::Load { from, report }, Instant::now());
+    }
+
+    /// Every peer that is known of, this one included, in order of their ids.
+    #[must_use]
+    pub fn peers(&self) -> Vec<PeerInfo> {
+        PeerInfo::all(self)
+    }
+
+    /// Makes an invitation that this peer redeems, at the addresses that it can be reached at.
+    ///
+    /// # Errors
+    /// This peer does not issue; too many patterns; the database fails.
+    pub async fn invite(&self, options: InvitationOptions) -> Result<Token, ManageError> {
+        let issuer = self.0.issuer.clone().ok_or(ManageError::NotAnIssuer)?;
+        let addresses = self.invitation_addresses();
+        let invite = move || issuer.invite(&options, addresses, clock::unix_s(), &mut rand::make_rng::<StdRng>());
+        Ok(tokio::task::spawn_blocking(invite).await??)
+    }
+
+    /// Ends the membership of `peer` everywhere: gossiped at once, and fetched by whoever was away.
+    ///
+    /// # Errors
+    /// This peer does not issue; the database fails.
+    pub async fn revoke(&self, peer: PeerId) -> Result<(), ManageError> {
+        let issuer = self.0.issuer.clone().ok_or(ManageError::NotAnIssuer)?;
+        let known = self.members().get(&peer).map_or(0, |membership| membership.issued_at);
+        let revoke = move || issuer.revoke(peer, known, clock::unix_s());
+        let revocation = tokio::task::spawn_blocking(revoke).await??;
+        self.members().revoke(revocation.clone()).map_err(issuer::Error::from)?;
+        let message = Box::new(MeshMessage::Revocation(revocation));
+        self.0.commands.send(Command::Publish(message)).await.map_err(|_| ManageError::Stopped)
+    }
+
+    /// Addresses for somebody who is not a member yet, with loopback ones last: the joiner may be on this machine.
+    fn invitation_addresses(&self) -> Vec<Multiaddr> {
+        let listening = self.listen_addresses();
+        let all = self.0.external.iter().chain(&listening).cloned();
+        addresses::dialable(all, true, limits::INVITATION_ADDRESSES)
     }
 
     /// The id of this process's replica `index`.

@@ -43,13 +43,8 @@ pub enum Refusal {
     #[error("{0} records in one put")]
     Count(usize),
     /// A record is about another peer than the one that sent it.
-    #[error("a record about {about} came from {source_peer}")]
-    NotItsOwn {
-        /// Whom the record is about.
-        about: PeerId,
-        /// Who sent it.
-        source_peer: PeerId,
-    },
+    #[error("the record is about peer {0}")]
+    NotItsOwn(PeerId),
     /// The topic does not hash to the key.
     #[error("the record of topic {0} was put under another key")]
     WrongKey(Topic),
@@ -110,7 +105,7 @@ impl TopicStore {
             let claimed = signed.peek().map_err(record::Error::from)?;
             // What can be told without the signature is told first: verifying is the dear part.
             if claimed.replica.peer != source {
-                return Err(Refusal::NotItsOwn { about: claimed.replica.peer, source_peer: source });
+                return Err(Refusal::NotItsOwn(claimed.replica.peer));
             }
             if self::key(&claimed.topic, &self.mesh) != *key {
                 return Err(Refusal::WrongKey(claimed.topic));

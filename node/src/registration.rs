@@ -42,7 +42,6 @@ pub(crate) struct Registration {
 
 struct Announced {
     offer: Offer,
-    announcement: Announcement,
     signed: SignedAnnouncement,
 }
 
@@ -184,7 +183,7 @@ impl Registration {
             models: offer.models.clone(),
         };
         let signed = SignedAnnouncement::sign(&announcement, &self.keypair)?;
-        let announced = Announced { offer: offer.clone(), announcement: announcement.clone(), signed: signed.clone() };
+        let announced = Announced { offer: offer.clone(), signed: signed.clone() };
         self.offers.insert(offer.index, announced);
         Ok(Statement::Announce { announcement, signed })
     }
@@ -264,11 +263,6 @@ impl Registration {
         let records = self.records.get(topic)?;
         let value = record::encode_list(records.values().map(|own| &own.record)).ok()?;
         Some(Statement::Put { topic: topic.clone(), value })
-    }
-
-    /// What this process announced, for its own directory.
-    pub(crate) fn announced(&self) -> impl Iterator<Item = &Announcement> {
-        self.offers.values().map(|announced| &announced.announcement)
     }
 }
 

@@ -44,6 +44,10 @@ impl Entry {
         self.records.get(model).map(|record| record.version)
     }
 
+    pub(super) fn announced_version(&self) -> Option<Version> {
+        self.announcement.as_ref().map(|(announcement, _)| announcement.version)
+    }
+
     pub(super) fn announce(&mut self, announcement: Announcement, now: Instant) -> bool {
         if self.announcement.as_ref().is_some_and(|(known, _)| known.version >= announcement.version) {
             return false;

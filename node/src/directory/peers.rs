@@ -125,6 +125,13 @@ impl PeerEntry {
         true
     }
 
+    /// Takes every right away; a certificate issued later gives new ones.
+    pub(super) fn revoke(&mut self) -> bool {
+        let issued_at = self.rights.as_ref().map_or(0, |rights| rights.issued_at);
+        let none = Rights { agent: false, models: Models::Only(Vec::new()), issued_at };
+        self.rights.replace(none).is_none_or(|rights| rights.agent)
+    }
+
     /// The newest record's addresses win; between records of one version, which differ where a long model name left
     /// less room, the longer list.
     pub(super) fn take_addresses(&mut self, version: Version, list: &[Multiaddr], now: Instant) -> bool {

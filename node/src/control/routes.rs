@@ -1,0 +1,214 @@
+//! The node's own routes on the control socket.
+
+use crate::{
+    clock,
+    directory::Reachability,
+    handle::{Handle, ManageError},
+    issuer::InvitationOptions,
+    peer_info::PeerInfo,
+};
+use axum::{
+    Json, Router,
+    extract::State,
+    http::StatusCode,
+    response::{IntoResponse, Response},
+    routing::{get, post},
+};
+use dunlin_protocol::{
+    announcement::ReplicaState,
+    id::{ModelId, Name, PeerId, Role, Roles, RuntimeName},
+    pattern::{Models, Pattern},
+    topic::Topic,
+};
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeMap, time::Duration};
+
+/// `GET /status`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// This peer's id, base58.
+    pub peer: String,
+    /// The mesh's id, hexadecimal.
+    pub mesh: String,
+    /// This peer's display name.
+    pub name: Option<Name>,
+    /// Roles that its certificate allows.
+    pub roles: Vec<Role>,
+    /// Whether invitations are made here.
+    pub issuer: bool,
+    /// End of its certificate, unix seconds.
+    pub not_after: u64,
+    /// Seconds until then; negative within the leeway.
+    pub expires_in_s: i64,
+    /// Epoch of the process.
+    pub epoch: u64,
+    /// Addresses that it listens on.
+    pub listen: Vec<String>,
+    /// Connected peers.
+    pub connected: usize,
+    /// Models known of.
+    pub models: usize,
+    /// Version of the executable.
+    pub version: String,
+}
+
+/// `GET /models`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ModelInfo {
+    /// The model, or adapter.
+    pub model: ModelId,
+    /// For an adapter, the model that it adapts.
+    pub parent: Option<ModelId>,
+    /// Runtimes of its replicas.
+    pub runtimes: Vec<RuntimeName>,
+    /// Replicas of it that are known.
+    pub replicas: usize,
+    /// Of these, ready and connected.
+    pub ready: usize,
+    /// Slots of the ready ones.
+    pub slots: u32,
+    /// Requests that they have now, as reported last.
+    pub in_flight: u32,
+}
+
+/// `POST /invite`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Invite {
+    /// Roles; agent and proxy when empty.
+    pub roles: Vec<Role>,
+    /// Model patterns; absent: every model.
+    pub models: Option<Vec<Pattern>>,
+    /// Life of the invitation, seconds; a day when absent.
+    pub ttl_s: Option<u64>,
+    /// How many peers may use it; 1 when absent.
+    pub uses: Option<u32>,
+}
+
+/// Answer to `POST /invite`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Invitation {
+    /// The token. Whoever has it can join.
+    pub token: String,
+}
+
+/// `POST /revoke`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Revoke {
+    /// The peer, base58.
+    pub peer: String,
+}
+
+pub(super) fn routes(handle: Handle) -> Router {
+    Router::new()
+        .route("/status", get(status))
+        .route("/peers", get(peers))
+        .route("/models", get(models))
+        .route("/invite", post(invite))
+        .route("/revoke", post(revoke))
+        .with_state(handle)
+}
+
+async fn status(State(handle): State<Handle>) -> Json<Status> {
+    let own = handle.members().own();
+    let (connected, models) = handle.directory().read(|directory| {
+        let own = handle.peer_id();
+        let connected = directory.peers().filter(|peer| peer.peer != own && peer.reachability.is_connected()).count();
+        (connected, directory.models().count())
+    });
+    let left = i128::from(own.not_after) - i128::from(clock::unix_s());
+    Json(Status {
+        peer: handle.peer_id().to_string(),
+        mesh: handle.mesh().to_string(),
+        name: own.name.clone(),
+        roles: own.roles.iter().collect(),
+        issuer: handle.0.issuer.is_some(),
+        not_after: own.not_after,
+        expires_in_s: i64::try_from(left).unwrap_or(i64::MAX),
+        epoch: handle.epoch(),
+        listen: handle.listen_addresses().iter().map(ToString::to_string).collect(),
+        connected,
+        models,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    })
+}
+
+async fn peers(State(handle): State<Handle>) -> Json<Vec<PeerInfo>> {
+    Json(handle.peers())
+}
+
+async fn models(State(handle): State<Handle>) -> Json<Vec<ModelInfo>> {
+    // A node that is no proxy does not keep looking for agents; without an answer it shows what it knows.
+    let _ = handle.look_up(Topic::Role(Role::Agent)).await;
+    Json(handle.directory().read(|directory| {
+        let mut infos: BTreeMap<ModelId, ModelInfo> = BTreeMap::new();
+        for replica in directory.all_replicas() {
+            let usable =
+                replica.state == ReplicaState::Ready && matches!(replica.reachability, Reachability::Connected { .. });
+            for served in &replica.models {
+                let info = infos.entry(served.id.clone()).or_insert_with(|| ModelInfo::new(served.id.clone()));
+                info.parent = info.parent.take().or_else(|| served.parent.clone());
+                info.replicas += 1;
+                if let Some(runtime) = &replica.runtime
+                    && !info.runtimes.contains(runtime)
+                {
+                    info.runtimes.push(runtime.clone());
+                }
+                if usable {
+                    info.ready += 1;
+                    info.slots += u32::from(replica.slots);
+                    info.in_flight += replica.load.as_ref().map_or(0, |(report, _)| u32::from(report.in_flight));
+                }
+            }
+        }
+        infos.into_values().collect()
+    }))
+}
+
+impl ModelInfo {
+    fn new(model: ModelId) -> Self {
+        Self { model, parent: None, runtimes: Vec::new(), replicas: 0, ready: 0, slots: 0, in_flight: 0 }
+    }
+}
+
+async fn invite(State(handle): State<Handle>, Json(asked): Json<Invite>) -> Response {
+    let defaults = InvitationOptions::default();
+    let options = InvitationOptions {
+        roles: if asked.roles.is_empty() { defaults.roles } else { Roles::from_iter(asked.roles) },
+        models: asked.models.map_or(Models::Any, Models::Only),
+        life: asked.ttl_s.map_or(defaults.life, Duration::from_secs),
+        uses: asked.uses.unwrap_or(defaults.uses),
+    };
+    match handle.invite(options).await {
+        Ok(token) => match token.to_text() {
+            Ok(token) => Json(Invitation { token }).into_response(),
+            Err(error) => failure(StatusCode::BAD_REQUEST, &error),
+        },
+        Err(error) => manage_failure(&error),
+    }
+}
+
+async fn revoke(State(handle): State<Handle>, Json(asked): Json<Revoke>) -> Response {
+    let Ok(peer) = asked.peer.parse::<PeerId>() else {
+        return failure(StatusCode::BAD_REQUEST, &"`peer` is not a peer id");
+    };
+    match handle.revoke(peer).await {
+        Ok(()) => Json(serde_json::json!({})).into_response(),
+        Err(error) => manage_failure(&error),
+    }
+}
+
+fn manage_failure(error: &ManageError) -> Response {
+    let status = match error {
+        ManageError::NotAnIssuer => StatusCode::CONFLICT,
+        ManageError::Stopped => StatusCode::SERVICE_UNAVAILABLE,
+        ManageError::Issuer(_) => StatusCode::BAD_REQUEST,
+        ManageError::Task(_) => StatusCode::INTERNAL_SERVER_ERROR,
+    };
+    failure(status, error)
+}
+
+fn failure(status: StatusCode, error: &dyn std::fmt::Display) -> Response {
+    (status, Json(serde_json::json!({ "error": { "message": error.to_string() } }))).into_response()
+}

@@ -1,0 +1,7 @@
+//! One file for the events of each protocol.
+
+mod connection;
+mod gossip;
+mod identify;
+mod kad;
+mod mdns;

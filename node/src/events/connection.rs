@@ -1,0 +1,157 @@
+//! Connections and listeners: who is there, and where this node listens.
+
+use crate::{
+    addresses,
+    behaviour::BehaviourEvent,
+    directory::{self, Rights},
+    event_loop::{Connection, EventLoop},
+    handle::ConnectError,
+};
+use dunlin_protocol::id::{PeerId, Role};
+use libp2p::{
+    Multiaddr,
+    core::ConnectedPoint,
+    swarm::{ConnectionId, DialError, SwarmEvent},
+};
+use std::time::Instant;
+
+impl EventLoop {
+    pub(crate) fn on_connection_event(&mut self, event: SwarmEvent<BehaviourEvent>) {
+        match event {
+            SwarmEvent::ConnectionEstablished { peer_id, connection_id, endpoint, .. } => {
+                self.on_established(peer_id, connection_id, &endpoint);
+            }
+            SwarmEvent::ConnectionClosed { peer_id, connection_id, cause, .. } => {
+                let cause = cause.map_or_else(|| "closed".to_owned(), |cause| cause.to_string());
+                tracing::debug!(peer = %peer_id, cause, "connection closed");
+                self.on_closed(peer_id, connection_id);
+            }
+            SwarmEvent::OutgoingConnectionError { peer_id: Some(peer), error, .. } => self.on_dial_error(peer, &error),
+            SwarmEvent::OutgoingConnectionError { error, .. } => tracing::debug!(%error, "dial failed"),
+            SwarmEvent::IncomingConnectionError { send_back_addr, error, peer_id, .. } => {
+                tracing::debug!(from = %send_back_addr, %error, "connection refused");
+                if peer_id.is_some_and(|peer| self.blocked.contains(&peer)) {
+                    self.unblock();
+                }
+            }
+            SwarmEvent::NewListenAddr { address, .. } => {
+                tracing::info!(%address, "listening");
+                self.on_listeners();
+            }
+            SwarmEvent::ExpiredListenAddr { .. } => self.on_listeners(),
+            SwarmEvent::ListenerClosed { addresses, reason, .. } => {
+                if let Err(error) = reason {
+                    tracing::error!(?addresses, %error, "listener ended");
+                }
+                self.on_listeners();
+            }
+            SwarmEvent::ListenerError { error, .. } => tracing::warn!(%error, "listener"),
+            _ => {}
+        }
+    }
+
+    fn on_established(&mut self, peer: PeerId, id: ConnectionId, endpoint: &ConnectedPoint) {
+        let now = Instant::now();
+        let remote = endpoint.get_remote_address();
+        let relayed = endpoint.is_relayed();
+        self.book.met(peer, remote);
+        if let ConnectedPoint::Dialer { address, .. } = endpoint {
+            self.book.add(peer, address.clone());
+            self.bootstrap.found(address, peer);
+        }
+        let connections = self.connections.entry(peer).or_default();
+        connections.push(Connection { id, relayed });
+        let first = connections.len() == 1;
+        if first {
+            self.liveness.connected(peer, now);
+        } else {
+            self.on_heard(peer, now);
+        }
+        self.prefer_direct(peer);
+        self.tell_directory(peer);
+        self.dials.connected(&peer);
+        if first {
+            self.pull(peer);
+        }
+    }
+
+    /// A relayed connection beside a direct one is only a worse way for the same requests.
+    fn prefer_direct(&mut self, peer: PeerId) {
+        let Some(connections) = self.connections.get(&peer) else { return };
+        if connections.iter().all(|connection| connection.relayed) {
+            return;
+        }
+        for connection in connections.iter().filter(|connection| connection.relayed) {
+            self.swarm.close_connection(connection.id);
+        }
+    }
+
+    fn tell_directory(&self, peer: PeerId) {
+        let Some(connections) = self.connections.get(&peer) else { return };
+        self.tell_rights(peer);
+        let relayed = connections.iter().all(|connection| connection.relayed);
+        self.learn(directory::Event::Connected { peer, relayed });
+    }
+
+    pub(crate) fn tell_rights(&self, peer: PeerId) {
+        let Some(membership) = self.members.get(&peer) else { return };
+        let rights = Rights {
+            agent: membership.roles.contains(Role::Agent),
+            models: membership.models.clone(),
+            issued_at: membership.issued_at,
+        };
+        self.learn(directory::Event::Member { peer, rights });
+    }
+
+    fn on_closed(&mut self, peer: PeerId, id: ConnectionId) {
+        let Some(connections) = self.connections.get_mut(&peer) else { return };
+        connections.retain(|connection| connection.id != id);
+        if !connections.is_empty() {
+            self.tell_directory(peer);
+            return;
+        }
+        self.connections.remove(&peer);
+        self.liveness.disconnected(&peer);
+        self.learn(directory::Event::Disconnected { peer });
+        self.hop.disconnected(&peer);
+    }
+
+    pub(crate) fn on_heard(&mut self, peer: PeerId, now: Instant) {
+        if self.liveness.heard(peer, now) {
+            tracing::info!(%peer, "peer speaks again");
+            self.learn(directory::Event::Heard { peer });
+        }
+    }
+
+    fn on_dial_error(&mut self, peer: PeerId, error: &DialError) {
+        if matches!(error, DialError::DialPeerConditionFalse(_)) {
+            return;
+        }
+        let now = Instant::now();
+        if self.blocked.contains(&peer) {
+            self.unblock();
+        }
+        tracing::debug!(%peer, %error, "dial failed");
+        if self.is_connected(&peer) {
+            return;
+        }
+        self.swarm.behaviour_mut().kad.remove_peer(&peer);
+        let refused = self.members.refused(&peer, now).is_some();
+        let error = match error {
+            _ if refused => ConnectError::Refused(peer),
+            DialError::NoAddresses => ConnectError::NoAddress(peer),
+            error => ConnectError::Failed { peer, cause: error.to_string() },
+        };
+        self.dials.failed(peer, &error, refused, now);
+    }
+
+    fn on_listeners(&mut self) {
+        let listening: Vec<Multiaddr> = self.swarm.listeners().cloned().map(addresses::without_peer).collect();
+        let told = addresses::own(&self.external, &listening);
+        self.shared.listen.send_replace(listening);
+        if self.registration.set_addresses(told) {
+            // Records with the old addresses would lead nowhere.
+            self.due.refresh = self.due.refresh.min(Instant::now());
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Gossipsub: each message is judged before it is forwarded.
+
+use crate::{
+    clock,
+    event_loop::EventLoop,
+    gossip::{self, Judgement, Learnt},
+};
+use dunlin_protocol::{
+    certificate::Chain,
+    id::PeerId,
+    revocation::{ListVersion, Merged, SignedRevocation},
+};
+use libp2p::gossipsub::{Event, Message, MessageAcceptance, MessageId};
+use std::time::Instant;
+
+impl EventLoop {
+    pub(crate) fn on_gossip(&mut self, event: Event) {
+        match event {
+            Event::Message { propagation_source, message_id, message } => {
+                self.on_message(propagation_source, &message_id, &message);
+            }
+            Event::SlowPeer { peer_id, .. } => tracing::debug!(peer = %peer_id, "gossip to a slow peer was dropped"),
+            Event::GossipsubNotSupported { peer_id } => tracing::debug!(peer = %peer_id, "peer without gossip"),
+            _ => {}
+        }
+    }
+
+    fn on_message(&mut self, source: PeerId, id: &MessageId, message: &Message) {
+        self.on_heard(source, Instant::now());
+        let directory = &self.shared.directory;
+        let judgement = directory.read(|known| gossip::judge(&message.topic, source, &message.data, known));
+        let Judgement { mut acceptance, learnt } = judgement;
+        match learnt {
+            Some(Learnt::Directory(event)) => self.learn(*event),
+            Some(Learnt::Revocation(revocation)) => acceptance = self.on_revocation(*revocation),
+            Some(Learnt::Certificate(chain)) => acceptance = self.on_certificate(&chain),
+            None => {}
+        }
+        // False means that the message was forgotten meanwhile, which is harmless.
+        self.swarm.behaviour_mut().gossip.report_message_validation_result(id, &source, acceptance);
+    }
+
+    fn on_revocation(&self, revocation: SignedRevocation) -> MessageAcceptance {
+        match self.members.revoke(revocation) {
+            Ok(Merged::New(_)) => MessageAcceptance::Accept,
+            Ok(Merged::Known | Merged::Full) => MessageAcceptance::Ignore,
+            Err(error) => {
+                tracing::info!(%error, "revocation refused");
+                MessageAcceptance::Reject
+            }
+        }
+    }
+
+    /// A certificate counts when it is later than the one that its peer was admitted with.
+    fn on_certificate(&self, chain: &Chain) -> MessageAcceptance {
+        let Ok(membership) = chain.verify(clock::unix_s(), &self.shared.mesh) else {
+            return MessageAcceptance::Reject;
+        };
+        let peer = membership.peer;
+        let known = self.members.get(&peer).map(|known| known.issued_at);
+        if peer == self.shared.peer_id || known.is_some_and(|issued_at| issued_at >= membership.issued_at) {
+            return MessageAcceptance::Ignore;
+        }
+        if known.is_some() {
+            self.members.insert(membership, ListVersion::default());
+            self.tell_rights(peer);
+        }
+        MessageAcceptance::Accept
+    }
+}

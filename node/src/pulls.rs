@@ -1,0 +1,107 @@
+//! Short work beside the event loop: fetching from members over the hop, and storing on disk. Bounded, owned, ended
+//! with the loop.
+
+use crate::{
+    hop::Hop,
+    info::{self, Puller},
+    members::Members,
+    state::{KnownPeer, StateDir},
+};
+use dunlin_protocol::{id::PeerId, limits, revocation::RevocationList};
+use futures::future::BoxFuture;
+use std::{collections::VecDeque, time::Duration};
+use tokio::task::JoinSet;
+
+/// Tasks that run at once.
+const RUNNING: usize = 32;
+/// Tasks that wait. Beyond it the oldest is dropped: what it would have fetched is also refreshed by other ways.
+const WAITING: usize = 4096;
+/// Path of the revocation list on the hop.
+pub(crate) const REVOCATIONS_PATH: &str = "/mesh/revocations";
+
+/// The tasks of one event loop.
+#[derive(Default)]
+pub(crate) struct Pulls {
+    running: JoinSet<()>,
+    waiting: VecDeque<BoxFuture<'static, ()>>,
+}
+
+impl Pulls {
+    /// Waits for one task to end; `None` when none runs. Cancel-safe.
+    pub(crate) async fn finished(&mut self) -> Option<()> {
+        if let Err(error) = self.running.join_next().await? {
+            tracing::error!(%error, "task ended badly");
+        }
+        if let Some(next) = self.waiting.pop_front() {
+            self.running.spawn(next);
+        }
+        Some(())
+    }
+
+    /// Asks a member what it serves.
+    pub(crate) fn info(&mut self, puller: Puller, peer: PeerId) {
+        self.start(Box::pin(puller.pull(peer)));
+    }
+
+    /// Fetches a member's revocation list and merges it.
+    pub(crate) fn revocations(&mut self, hop: Hop, members: Members, peer: PeerId) {
+        self.start(Box::pin(async move {
+            match fetch_revocations(&hop, &members, peer).await {
+                Ok(new) => tracing::debug!(%peer, new, "revocation list fetched"),
+                Err(error) => tracing::debug!(%peer, %error, "revocation list not fetched"),
+            }
+        }));
+    }
+
+    /// Stores the revocation list as it is when the task runs.
+    pub(crate) fn store_revocations(&mut self, state: StateDir, members: Members) {
+        self.store("revocations", move || state.store_revocations(&members.revocations()));
+    }
+
+    /// Stores where peers were reached.
+    pub(crate) fn store_peers(&mut self, state: StateDir, known: Vec<KnownPeer>) {
+        self.store("known peers", move || state.store_known_peers(known));
+    }
+
+    fn store<E: std::fmt::Display + Send + 'static>(
+        &mut self,
+        what: &'static str,
+        store: impl FnOnce() -> Result<(), E> + Send + 'static,
+    ) {
+        self.start(Box::pin(async move {
+            match tokio::task::spawn_blocking(store).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::error!(what, %error, "not stored"),
+                Err(error) => tracing::error!(what, %error, "not stored"),
+            }
+        }));
+    }
+
+    fn start(&mut self, task: BoxFuture<'static, ()>) {
+        if self.running.len() < RUNNING {
+            self.running.spawn(task);
+            return;
+        }
+        if self.waiting.len() >= WAITING {
+            self.waiting.pop_front();
+        }
+        self.waiting.push_back(task);
+    }
+
+    /// Lets what runs come to its end, at most `longest`.
+    pub(crate) async fn drain(mut self, longest: Duration) {
+        let all = async { while self.finished().await.is_some() {} };
+        if tokio::time::timeout(longest, all).await.is_err() {
+            tracing::debug!("tasks cut short at the end of the node");
+        }
+    }
+}
+
+async fn fetch_revocations(hop: &Hop, members: &Members, peer: PeerId) -> Result<usize, info::Error> {
+    let limit = limits::REVOCATION_LIST_BYTES;
+    let bytes = info::fetch(hop, peer, http::Method::GET, REVOCATIONS_PATH, limit).await?;
+    let entries = RevocationList::decode(&bytes).map_err(|error| info::Error::Body(Box::new(error)))?;
+    let members = members.clone();
+    let merged = tokio::task::spawn_blocking(move || members.merge_revocations(entries).len()).await;
+    merged.map_err(|error| info::Error::Body(Box::new(error)))
+}
