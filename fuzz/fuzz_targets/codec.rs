@@ -5,17 +5,22 @@
 
 use dunlin_protocol::{
     announcement::{self, Announcement, SignedAnnouncement},
-    codec,
+    certificate::Chain,
+    codec, hello,
     hop::Route,
     id::{MeshId, ReplicaId},
+    invitation::Token,
     limits,
     load::LoadReport,
     pattern::{Models, Pattern},
     record::{self, SignedRecord, TopicRecord},
+    revocation::{RevocationList, SignedRevocation},
     topic::Topic,
 };
 use libfuzzer_sys::fuzz_target;
 use serde::{Serialize, de::DeserializeOwned};
+
+const MESH: MeshId = MeshId([7; 32]);
 
 /// Decodes, and checks that encoding gives the bytes back.
 fn canonical<T: Serialize + DeserializeOwned>(bytes: &[u8], limit: usize) -> Option<T> {
@@ -27,7 +32,7 @@ fn canonical<T: Serialize + DeserializeOwned>(bytes: &[u8], limit: usize) -> Opt
 
 fuzz_target!(|data: &[u8]| {
     let Some((kind, bytes)) = data.split_first() else { return };
-    match kind % 9 {
+    match kind % 13 {
         0 => drop(canonical::<TopicRecord>(bytes, limits::TOPIC_RECORD_BYTES)),
         1 => drop(canonical::<Announcement>(bytes, limits::ANNOUNCEMENT_BYTES)),
         2 => {
@@ -68,10 +73,38 @@ fuzz_target!(|data: &[u8]| {
                 assert!(wide.matches(model), "{wide} covers {narrow} but not {model:?}");
             }
         }
+        8 => {
+            if let Ok(chain) = Chain::decode(bytes) {
+                let _ = chain.verify(0, &MESH);
+                assert_eq!(chain.encode().expect("it came within the limit"), bytes);
+            }
+        }
+        9 => {
+            let _ = canonical::<hello::Hello>(bytes, limits::HELLO_BYTES);
+            let _ = canonical::<hello::Reply>(bytes, limits::HELLO_BYTES);
+            let _ = canonical::<hello::Verdict>(bytes, limits::HELLO_BYTES);
+            if let Some(header) = bytes.first_chunk() {
+                let length = hello::body_length(header);
+                assert!(length.is_err() || length.is_ok_and(|length| length <= limits::HELLO_BYTES));
+            }
+        }
+        10 => {
+            if let Ok(revocation) = SignedRevocation::decode(bytes) {
+                let _ = revocation.verify(&MESH);
+            }
+            if let Ok(entries) = RevocationList::decode(bytes) {
+                RevocationList::default().merge(entries, &MESH);
+            }
+        }
+        11 => {
+            if let Ok(text) = std::str::from_utf8(bytes) {
+                let _ = Token::parse(text);
+            }
+        }
         _ => {
-            drop(canonical::<Topic>(bytes, limits::TOPIC_RECORD_BYTES));
-            drop(canonical::<ReplicaId>(bytes, limits::TOPIC_RECORD_BYTES));
-            drop(canonical::<Models>(bytes, limits::CERTIFICATE_BYTES));
+            let _ = canonical::<Topic>(bytes, limits::TOPIC_RECORD_BYTES);
+            let _ = canonical::<ReplicaId>(bytes, limits::TOPIC_RECORD_BYTES);
+            let _ = canonical::<Models>(bytes, limits::CERTIFICATE_BYTES);
         }
     }
 });
