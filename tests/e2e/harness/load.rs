@@ -1,0 +1,184 @@
+//! Clients that ask one question after another until they are told to stop, and what became of each.
+
+use super::http::Endpoint;
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+/// How one request went.
+#[derive(Debug, Clone)]
+pub(crate) struct Outcome {
+    /// Replica that answered, as the response says.
+    pub(crate) replica: Option<String>,
+    /// When it started.
+    pub(crate) started: Instant,
+    /// Until the first byte of the answer's body, or the failure before it.
+    pub(crate) first_byte: Duration,
+    pub(crate) end: End,
+}
+
+/// Where it ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum End {
+    /// The whole answer came.
+    Whole,
+    /// It broke off after its first byte.
+    Broken(String),
+    /// Nothing came: what a client must never see while there is another replica.
+    Failed(String),
+}
+
+/// What the clients ask.
+#[derive(Clone)]
+pub(crate) struct Plan {
+    pub(crate) clients: usize,
+    pub(crate) model: String,
+    pub(crate) tokens: u32,
+    pub(crate) stream: bool,
+}
+
+/// Running clients.
+pub(crate) struct Load {
+    stop: Arc<AtomicBool>,
+    outcomes: Arc<Mutex<Vec<Outcome>>>,
+    clients: Vec<JoinHandle<()>>,
+}
+
+impl Load {
+    pub(crate) fn start(endpoint: &Endpoint, plan: &Plan) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let outcomes = Arc::new(Mutex::new(Vec::new()));
+        let client = |number: usize| {
+            let (endpoint, plan) = (endpoint.clone(), plan.clone());
+            let (stop, outcomes) = (stop.clone(), outcomes.clone());
+            move || {
+                for count in 0.. {
+                    if stop.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    let outcome = ask(&endpoint, &plan, &format!("client {number}, question {count}"));
+                    // A client that is refused at once must not turn into a flood.
+                    if outcome.end != End::Whole {
+                        std::thread::sleep(Duration::from_millis(50));
+                    }
+                    outcomes.lock().unwrap().push(outcome);
+                }
+            }
+        };
+        let clients = (0..plan.clients).map(|number| std::thread::spawn(client(number))).collect();
+        Self { stop, outcomes, clients }
+    }
+
+    /// Answers so far.
+    pub(crate) fn count(&self) -> usize {
+        self.outcomes.lock().unwrap().len()
+    }
+
+    /// Waits until so many more answers have come.
+    #[track_caller]
+    pub(crate) fn wait_for_more(&self, answers: usize) {
+        let target = self.count() + answers;
+        super::wait_for(&format!("{answers} more answers"), super::PATIENCE, || (self.count() >= target).then_some(()));
+    }
+
+    /// Lets the requests that are under way end, and gives all outcomes.
+    pub(crate) fn finish(mut self) -> Report {
+        self.stop.store(true, Ordering::Relaxed);
+        for client in self.clients.drain(..) {
+            client.join().unwrap();
+        }
+        Report { outcomes: std::mem::take(&mut self.outcomes.lock().unwrap()) }
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+fn ask(endpoint: &Endpoint, plan: &Plan, prompt: &str) -> Outcome {
+    let started = Instant::now();
+    let outcome = |replica, first_byte, end| Outcome { replica, started, first_byte, end };
+    let answer = if plan.stream {
+        endpoint.chat_stream(&plan.model, prompt, plan.tokens)
+    } else {
+        endpoint.start("/v1/chat/completions", &super::http::chat_body(&plan.model, prompt, plan.tokens, false))
+    };
+    let answer = match answer {
+        Ok(answer) => answer,
+        Err(error) => return outcome(None, started.elapsed(), End::Failed(error.to_string())),
+    };
+    let replica = answer.header("x-dunlin-replica").map(str::to_owned);
+    if answer.status != 200 {
+        let status = answer.status;
+        let body = answer.whole().map(|whole| whole.text()).unwrap_or_else(|error| error.to_string());
+        return outcome(replica, started.elapsed(), End::Failed(format!("{status}: {body}")));
+    }
+    if !plan.stream {
+        let end = match answer.whole() {
+            Ok(whole) if !whole.content().is_empty() => End::Whole,
+            Ok(whole) => End::Broken(whole.text()),
+            Err(error) => End::Broken(error.to_string()),
+        };
+        return outcome(replica, started.elapsed(), end);
+    }
+    let mut events = answer.events().peekable();
+    match events.peek() {
+        Some(Ok(_)) => {}
+        Some(Err(error)) => return outcome(replica, started.elapsed(), End::Failed(error.to_string())),
+        None => return outcome(replica, started.elapsed(), End::Failed("an empty answer".to_owned())),
+    }
+    let first_byte = started.elapsed();
+    let mut streamed = super::http::Streamed::default();
+    for event in events {
+        match event {
+            Ok(data) => streamed.take(&data),
+            Err(error) => streamed.error = Some(error.to_string()),
+        }
+    }
+    let end = if streamed.is_whole() { End::Whole } else { End::Broken(format!("{streamed:?}")) };
+    outcome(replica, first_byte, end)
+}
+
+/// All outcomes of a load.
+pub(crate) struct Report {
+    pub(crate) outcomes: Vec<Outcome>,
+}
+
+impl Report {
+    /// # Panics
+    /// A request got nothing at all.
+    #[track_caller]
+    pub(crate) fn assert_none_failed(&self) {
+        let failed: Vec<_> = self.outcomes.iter().filter(|o| matches!(o.end, End::Failed(_))).collect();
+        assert!(failed.is_empty(), "{} of {} failed: {failed:#?}", failed.len(), self.outcomes.len());
+    }
+
+    /// # Panics
+    /// A request did not get its whole answer.
+    #[track_caller]
+    pub(crate) fn assert_all_whole(&self) {
+        let bad: Vec<_> = self.outcomes.iter().filter(|o| o.end != End::Whole).collect();
+        assert!(bad.is_empty(), "{} of {} not whole: {bad:#?}", bad.len(), self.outcomes.len());
+    }
+
+    pub(crate) fn slowest_first_byte(&self) -> Duration {
+        self.outcomes.iter().map(|o| o.first_byte).max().unwrap_or_default()
+    }
+
+    /// Whole answers of each replica.
+    pub(crate) fn by_replica(&self) -> BTreeMap<String, usize> {
+        let mut counts = BTreeMap::new();
+        for outcome in self.outcomes.iter().filter(|o| o.end == End::Whole) {
+            *counts.entry(outcome.replica.clone().unwrap_or_default()).or_default() += 1;
+        }
+        counts
+    }
+}

@@ -1,0 +1,173 @@
+//! Hosts of our own on this machine: network namespaces, links between them that can be cut or slowed, and a NAT.
+
+use super::{PATIENCE, process::Process, sandbox::Sandbox, skipped, wait_for};
+use rustix::{
+    process::{Pid, test_kill_process},
+    thread::{LinkNameSpaceType, move_into_link_name_space},
+};
+use std::{
+    fs::File,
+    io::Write,
+    os::fd::AsFd,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+/// What the names of all our namespaces start with.
+const PREFIX: &str = "dunlin";
+
+/// Two hosts, or more behind NATs. Removed on drop.
+pub(crate) struct Lab {
+    prefix: String,
+    names: Vec<String>,
+}
+
+fn script(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/net").join(name)
+}
+
+#[track_caller]
+fn must(program: &str, args: &[&str]) {
+    let output = Command::new(program).args(args).output().unwrap_or_else(|error| panic!("{program}: {error}"));
+    assert!(output.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Why this machine can't have namespaces; none if it can.
+fn unavailable() -> Option<String> {
+    let probe = format!("{PREFIX}{}-probe", std::process::id());
+    for (program, args) in [("ip", ["netns", "add", &probe]), ("ip", ["netns", "del", &probe])] {
+        match Command::new(program).args(args).output() {
+            Ok(output) if output.status.success() => {}
+            Ok(output) => {
+                let why = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+                return Some(format!("network namespaces are not allowed here: {why}"));
+            }
+            Err(error) => return Some(format!("`ip` (iproute2): {error}")),
+        }
+    }
+    match Command::new("nft").arg("--version").output() {
+        Ok(_) => None,
+        Err(error) => Some(format!("`nft` (nftables): {error}")),
+    }
+}
+
+/// Removes what test runs left that were killed.
+fn remove_stale() {
+    let Ok(entries) = std::fs::read_dir("/run/netns") else { return };
+    for name in entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()) {
+        let owner = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next()?.parse().ok());
+        if let Some(pid) = owner.and_then(Pid::from_raw)
+            && test_kill_process(pid).is_err()
+        {
+            let _ = Command::new("ip").args(["netns", "del", &name]).output();
+        }
+    }
+}
+
+impl Lab {
+    /// Nothing but a name, where namespaces can be made; else says that the test is skipped.
+    pub(crate) fn new(sandbox: &Sandbox) -> Option<Self> {
+        if let Some(why) = unavailable() {
+            skipped(&why);
+            return None;
+        }
+        remove_stale();
+        Some(Self { prefix: format!("{PREFIX}{}-", sandbox.mark()), names: Vec::new() })
+    }
+
+    /// The namespace of a host.
+    pub(crate) fn host(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
+    }
+
+    fn add(&mut self, name: &str) -> String {
+        let namespace = self.host(name);
+        must("ip", &["netns", "add", &namespace]);
+        self.names.push(namespace.clone());
+        must("ip", &["-n", &namespace, "link", "set", "lo", "up"]);
+        namespace
+    }
+
+    /// Two hosts without a link.
+    fn pair(&mut self, a: &str, b: &str) -> (String, String) {
+        (self.add(a), self.add(b))
+    }
+
+    /// Two hosts on one cable: `a` has 10.78.0.1, `b` has 10.78.0.2.
+    pub(crate) fn cable(&mut self, a: &str, b: &str) -> (String, String) {
+        let (one, two) = self.pair(a, b);
+        must("ip", &["link", "add", "e0", "netns", &one, "type", "veth", "peer", "name", "e0", "netns", &two]);
+        for (host, address) in [(&one, "10.78.0.1/24"), (&two, "10.78.0.2/24")] {
+            must("ip", &["-n", host, "addr", "add", address, "dev", "e0"]);
+            must("ip", &["-n", host, "link", "set", "e0", "up"]);
+        }
+        (one, two)
+    }
+
+    /// Two hosts on a link on which every packet takes `delay_ms`: 10.78.0.1 and 10.78.0.2. `None`, said loudly, where
+    /// such links can't be made.
+    pub(crate) fn slow_link(&mut self, sandbox: &Sandbox, delay_ms: u32) -> Option<(String, String, Process)> {
+        if !Path::new("/dev/net/tun").exists() {
+            skipped("no /dev/net/tun: can't make a slow link");
+            return None;
+        }
+        let (one, two) = self.pair("near", "far");
+        let mut command = sandbox.command("python3");
+        command.arg(script("wanlink.py")).args([&one, "10.78.0.1/24", &two, "10.78.0.2/24"]);
+        command.args(["--delay-ms", &delay_ms.to_string()]);
+        let mut link = sandbox.start("wanlink", command);
+        wait_for("the slow link", PATIENCE, || {
+            link.assert_running();
+            link.output().contains("wanlink up").then_some(())
+        });
+        Some((one, two, link))
+    }
+
+    /// A host `inside` behind a NAT that lets connections out and none in, and a host `outside`, which has 203.0.113.9.
+    pub(crate) fn behind_nat(&mut self) -> (String, String) {
+        let names = ["inside", "nat", "outside"].map(|name| self.host(name));
+        self.names.extend(names.iter().cloned());
+        let [inside, nat, outside] = &names;
+        let script = script("natlab.sh");
+        must("bash", &[&script.to_string_lossy(), inside, nat, outside]);
+        (inside.clone(), outside.clone())
+    }
+
+    /// Drops every packet that `host` sends or would receive, as if its cable had been pulled: nobody is told.
+    pub(crate) fn cut(&self, host: &str) {
+        const RULES: &str = "table inet cut {
+            chain into { type filter hook input priority -300; iifname != \"lo\" drop; }
+            chain out { type filter hook output priority -300; oifname != \"lo\" drop; }
+        }";
+        let mut nft = Command::new("ip");
+        nft.args(["netns", "exec", host, "nft", "-f", "-"]).stdin(Stdio::piped());
+        let mut child = nft.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(RULES.as_bytes()).unwrap();
+        assert!(child.wait().unwrap().success());
+    }
+
+    /// Undoes `cut`.
+    pub(crate) fn mend(&self, host: &str) {
+        must("ip", &["netns", "exec", host, "nft", "delete", "table", "inet", "cut"]);
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        for name in &self.names {
+            let _ = Command::new("ip").args(["netns", "del", name]).output();
+        }
+    }
+}
+
+/// Runs `action` on a thread that lives in `namespace`, and so do the threads that it starts.
+pub(crate) fn within<T: Send>(namespace: &str, action: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            let file = File::open(Path::new("/run/netns").join(namespace)).unwrap();
+            move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+            action()
+        });
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}

@@ -1,0 +1,197 @@
+//! Nodes: the executable under test, each with a state directory of its own.
+
+use super::{
+    PATIENCE,
+    engine::DemoEngine,
+    http::Endpoint,
+    process::Process,
+    sandbox::Sandbox,
+    wait_for,
+};
+use serde_json::Value;
+use std::{
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+const DUNLIN: &str = env!("CARGO_BIN_EXE_dunlin");
+
+/// A state directory, and where its commands run.
+pub(crate) struct Home<'a> {
+    pub(crate) sandbox: &'a Sandbox,
+    name: String,
+    folder: PathBuf,
+    namespace: Option<String>,
+}
+
+impl<'a> Home<'a> {
+    pub(crate) fn new(sandbox: &'a Sandbox, name: &str) -> Self {
+        let folder = sandbox.folder().join(name);
+        Self { sandbox, name: name.to_owned(), folder, namespace: None }
+    }
+
+    /// As `new`, its commands in a network namespace.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn within(sandbox: &'a Sandbox, name: &str, namespace: &str) -> Self {
+        Self { namespace: Some(namespace.to_owned()), ..Self::new(sandbox, name) }
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// `dunlin ARGS` with this state directory.
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
+        let mut command = match &self.namespace {
+            None => self.sandbox.command(DUNLIN),
+            Some(namespace) => {
+                let mut command = self.sandbox.command("ip");
+                command.args(["netns", "exec", namespace, DUNLIN]);
+                command
+            }
+        };
+        command.arg("--home").arg(&self.folder).args(args);
+        command
+    }
+
+    /// Runs a command to its end.
+    pub(crate) fn run(&self, args: &[&str]) -> Output {
+        self.command(args).output().unwrap()
+    }
+
+    /// What a command prints on standard output.
+    ///
+    /// # Panics
+    /// It fails.
+    #[track_caller]
+    pub(crate) fn ask(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "dunlin {args:?}: {}\n{error}", output.status);
+        String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
+    }
+
+    /// A listing, as JSON.
+    #[track_caller]
+    pub(crate) fn list(&self, args: &[&str]) -> Value {
+        let text = self.ask(&[args, &["--output", "json"]].concat());
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error} in what {args:?} printed: {text}"))
+    }
+
+    /// Joins the mesh of `token`.
+    #[track_caller]
+    pub(crate) fn join(&self, token: &str) {
+        self.ask(&["join", token]);
+    }
+
+    /// Starts a command that goes on, and waits until its node answers.
+    #[track_caller]
+    pub(crate) fn start(self, args: &[&str]) -> Node<'a> {
+        let process = self.sandbox.start(&self.name, self.command(args));
+        let mut node = Node { home: self, process };
+        node.wait_until_up();
+        node
+    }
+}
+
+/// A running node.
+pub(crate) struct Node<'a> {
+    pub(crate) home: Home<'a>,
+    pub(crate) process: Process,
+}
+
+/// Loopback, any free port, TCP and QUIC, and nobody else's mDNS.
+pub(crate) const LOOPBACK: [&str; 5] =
+    ["--no-mdns", "--listen", "/ip4/127.0.0.1/tcp/0", "--listen", "/ip4/127.0.0.1/udp/0/quic-v1"];
+
+impl<'a> Node<'a> {
+    #[track_caller]
+    fn wait_until_up(&mut self) {
+        wait_for("`dunlin status` to succeed", PATIENCE, || {
+            self.process.assert_running();
+            self.home.run(&["status"]).status.success().then_some(())
+        });
+    }
+
+    #[track_caller]
+    pub(crate) fn status(&self) -> Value {
+        self.home.list(&["status"])
+    }
+
+    /// The endpoint, with a key made for it.
+    #[track_caller]
+    pub(crate) fn endpoint(&self) -> Endpoint {
+        let address = self.status()["endpoint"]["address"].as_str().map(str::to_owned);
+        let address = address.unwrap_or_else(|| panic!("no endpoint in the status: {}", self.status()));
+        Endpoint { address: address.parse().unwrap(), key: Some(self.home.ask(&["keys", "create"])) }
+    }
+
+    /// Replicas that this node knows to be ready for `model`.
+    #[track_caller]
+    pub(crate) fn replicas(&self, model: &str) -> u64 {
+        let models = self.home.list(&["models"]);
+        let of_model = models.as_array().into_iter().flatten().find(|entry| entry["id"] == model);
+        of_model.and_then(|entry| entry["replicas"].as_u64()).unwrap_or(0)
+    }
+
+    #[track_caller]
+    pub(crate) fn wait_for_replicas(&self, model: &str, count: u64) {
+        wait_for(&format!("{count} replicas of {model}"), PATIENCE, || (self.replicas(model) == count).then_some(()));
+    }
+
+    #[track_caller]
+    pub(crate) fn peer_id(&self) -> String {
+        self.status()["peer"].as_str().unwrap().to_owned()
+    }
+
+    /// Ends the process, keeps the state directory, and starts it again with `args`.
+    #[track_caller]
+    pub(crate) fn restart(&mut self, args: &[&str]) {
+        if self.process.try_exit().is_none() {
+            self.process.signal(rustix::process::Signal::TERM);
+            self.process.wait(PATIENCE);
+        }
+        self.process = self.home.sandbox.start(&format!("{}-again", self.home.name), self.home.command(args));
+        self.wait_until_up();
+    }
+}
+
+/// A mesh on loopback: one proxy that also issues, and agents that it invited.
+pub(crate) struct Mesh<'a> {
+    sandbox: &'a Sandbox,
+    pub(crate) proxy: Node<'a>,
+    pub(crate) endpoint: Endpoint,
+}
+
+impl<'a> Mesh<'a> {
+    #[track_caller]
+    pub(crate) fn new(sandbox: &'a Sandbox, proxy_args: &[&str]) -> Self {
+        let home = Home::new(sandbox, "proxy");
+        home.ask(&["mesh", "create", "--name", "proxy"]);
+        let proxy = home.start(&[&["proxy", "--http", "127.0.0.1:0"], &LOOPBACK[..], proxy_args].concat());
+        let endpoint = proxy.endpoint();
+        Self { sandbox, proxy, endpoint }
+    }
+
+    /// The state directory of a new member.
+    #[track_caller]
+    pub(crate) fn member(&self, name: &str, invite: &[&str]) -> Home<'a> {
+        let token = self.proxy.home.ask(&[&["invite"], invite].concat());
+        let home = Home::new(self.sandbox, name);
+        home.join(&token);
+        home
+    }
+
+    /// An agent with `args` of its own.
+    #[track_caller]
+    pub(crate) fn agent(&self, name: &str, args: &[&str]) -> Node<'a> {
+        let home = self.member(name, &["--role", "agent"]);
+        home.start(&[&["agent", "--name", name], &LOOPBACK[..], args].concat())
+    }
+
+    /// An agent beside a demo engine.
+    #[track_caller]
+    pub(crate) fn agent_of(&self, name: &str, engine: &DemoEngine) -> Node<'a> {
+        self.agent(name, &["--engine", &engine.url()])
+    }
+}
