@@ -4,4 +4,12 @@
 // Tests block: they have no runtime.
 #![allow(clippy::disallowed_methods)]
 
+mod failover;
 mod harness;
+mod lifecycle;
+mod load;
+mod mesh;
+#[cfg(target_os = "linux")]
+mod net;
+mod sdk;
+mod up;

@@ -2,6 +2,7 @@
 
 use super::{PATIENCE, clients::Clients, http::Endpoint, process::Process, sandbox::Sandbox, skipped, wait_for};
 use std::{
+    ffi::OsString,
     net::{SocketAddr, TcpListener},
     os::unix::process::ExitStatusExt,
     path::PathBuf,
@@ -80,14 +81,23 @@ impl Llama {
         Some(llama)
     }
 
-    pub(crate) fn program(&self) -> PathBuf {
+    fn program(&self) -> PathBuf {
         self.folder.join("llama-server")
     }
 
-    /// The libraries beside the executable.
-    pub(crate) fn prepare(&self, mut command: Command) -> Command {
-        command.env("LD_LIBRARY_PATH", &self.folder);
+    fn prepare(&self, mut command: Command) -> Command {
+        command.envs(self.environment());
         command
+    }
+
+    /// Environment in which `llama-server` is found by its name, and finds its libraries.
+    pub(crate) fn environment(&self) -> Vec<(&'static str, OsString)> {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let folders = std::iter::once(self.folder.clone()).chain(std::env::split_paths(&path));
+        vec![
+            ("PATH", std::env::join_paths(folders).unwrap()),
+            ("LD_LIBRARY_PATH", self.folder.clone().into_os_string()),
+        ]
     }
 
     /// Arguments for one server, without its address: an agent that launches it adds its own.
@@ -111,4 +121,9 @@ impl Llama {
         });
         (process, format!("http://{address}"))
     }
+}
+
+/// A chat template that lets the small model call tools.
+pub(crate) fn tools_template() -> String {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/tools.jinja").to_string_lossy().into_owned()
 }

@@ -1,16 +1,10 @@
 //! Nodes: the executable under test, each with a state directory of its own.
 
-use super::{
-    PATIENCE,
-    engine::DemoEngine,
-    http::Endpoint,
-    process::Process,
-    sandbox::Sandbox,
-    wait_for,
-};
+use super::{PATIENCE, engine::DemoEngine, http::Endpoint, process::Process, sandbox::Sandbox, wait_for};
 use serde_json::Value;
 use std::{
-    path::{Path, PathBuf},
+    ffi::OsString,
+    path::PathBuf,
     process::{Command, Output},
 };
 
@@ -22,22 +16,20 @@ pub(crate) struct Home<'a> {
     name: String,
     folder: PathBuf,
     namespace: Option<String>,
+    /// Environment of the node itself.
+    environment: Vec<(&'static str, OsString)>,
 }
 
 impl<'a> Home<'a> {
     pub(crate) fn new(sandbox: &'a Sandbox, name: &str) -> Self {
         let folder = sandbox.folder().join(name);
-        Self { sandbox, name: name.to_owned(), folder, namespace: None }
+        Self { sandbox, name: name.to_owned(), folder, namespace: None, environment: Vec::new() }
     }
 
     /// As `new`, its commands in a network namespace.
     #[cfg(target_os = "linux")]
     pub(crate) fn within(sandbox: &'a Sandbox, name: &str, namespace: &str) -> Self {
         Self { namespace: Some(namespace.to_owned()), ..Self::new(sandbox, name) }
-    }
-
-    pub(crate) fn folder(&self) -> &Path {
-        &self.folder
     }
 
     /// `dunlin ARGS` with this state directory.
@@ -78,6 +70,17 @@ impl<'a> Home<'a> {
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error} in what {args:?} printed: {text}"))
     }
 
+    /// Sets variables in the environment of the node that is started from here.
+    pub(crate) fn with_environment(self, environment: Vec<(&'static str, OsString)>) -> Self {
+        Self { environment, ..self }
+    }
+
+    fn configured(&self, args: &[&str]) -> Command {
+        let mut command = self.command(args);
+        command.envs(self.environment.iter().cloned());
+        command
+    }
+
     /// Joins the mesh of `token`.
     #[track_caller]
     pub(crate) fn join(&self, token: &str) {
@@ -87,7 +90,7 @@ impl<'a> Home<'a> {
     /// Starts a command that goes on, and waits until its node answers.
     #[track_caller]
     pub(crate) fn start(self, args: &[&str]) -> Node<'a> {
-        let process = self.sandbox.start(&self.name, self.command(args));
+        let process = self.sandbox.start(&self.name, self.configured(args));
         let mut node = Node { home: self, process };
         node.wait_until_up();
         node
@@ -121,17 +124,18 @@ impl<'a> Node<'a> {
     /// The endpoint, with a key made for it.
     #[track_caller]
     pub(crate) fn endpoint(&self) -> Endpoint {
-        let address = self.status()["endpoint"]["address"].as_str().map(str::to_owned);
-        let address = address.unwrap_or_else(|| panic!("no endpoint in the status: {}", self.status()));
-        Endpoint { address: address.parse().unwrap(), key: Some(self.home.ask(&["keys", "create"])) }
+        let status = self.status();
+        let url = status["endpoint"].as_str().unwrap_or_else(|| panic!("no endpoint in the status: {status}"));
+        let address = url.strip_prefix("http://").unwrap().parse().unwrap();
+        Endpoint { address, key: Some(self.home.ask(&["keys", "create"])) }
     }
 
     /// Replicas that this node knows to be ready for `model`.
     #[track_caller]
     pub(crate) fn replicas(&self, model: &str) -> u64 {
         let models = self.home.list(&["models"]);
-        let of_model = models.as_array().into_iter().flatten().find(|entry| entry["id"] == model);
-        of_model.and_then(|entry| entry["replicas"].as_u64()).unwrap_or(0)
+        let of_model = models.as_array().into_iter().flatten().find(|entry| entry["model"] == model);
+        of_model.and_then(|entry| entry["ready"].as_u64()).unwrap_or(0)
     }
 
     #[track_caller]
@@ -144,6 +148,13 @@ impl<'a> Node<'a> {
         self.status()["peer"].as_str().unwrap().to_owned()
     }
 
+    #[track_caller]
+    pub(crate) fn listen_addresses(&self) -> Vec<String> {
+        let status = self.status();
+        let addresses = status["listen"].as_array().unwrap_or_else(|| panic!("no addresses in the status: {status}"));
+        addresses.iter().map(|address| address.as_str().unwrap().to_owned()).collect()
+    }
+
     /// Ends the process, keeps the state directory, and starts it again with `args`.
     #[track_caller]
     pub(crate) fn restart(&mut self, args: &[&str]) {
@@ -151,7 +162,8 @@ impl<'a> Node<'a> {
             self.process.signal(rustix::process::Signal::TERM);
             self.process.wait(PATIENCE);
         }
-        self.process = self.home.sandbox.start(&format!("{}-again", self.home.name), self.home.command(args));
+        let command = self.home.configured(args);
+        self.process = self.home.sandbox.start(&format!("{}-again", self.home.name), command);
         self.wait_until_up();
     }
 }

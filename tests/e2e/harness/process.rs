@@ -4,7 +4,7 @@ use rustix::process::{Pid, Signal};
 use std::{
     fs::File,
     os::unix::process::CommandExt,
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Child, Command, ExitStatus, Stdio},
     sync::OnceLock,
     time::{Duration, Instant},
@@ -25,12 +25,7 @@ impl Process {
     pub(super) fn start(name: &str, command: Command, mark: &str, log: PathBuf) -> Self {
         let mut command = dies_with_its_parent(command);
         let file = File::create(&log).unwrap();
-        command
-            .env(MARK, mark)
-            .stdin(Stdio::null())
-            .stdout(file.try_clone().unwrap())
-            .stderr(file)
-            .process_group(0);
+        command.env(MARK, mark).stdin(Stdio::null()).stdout(file.try_clone().unwrap()).stderr(file).process_group(0);
         let child = command.spawn().unwrap_or_else(|error| panic!("can't start {name}: {error}"));
         Self { name: name.to_owned(), child, log, exit: None }
     }
@@ -44,14 +39,11 @@ impl Process {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
-    pub(crate) fn log(&self) -> &Path {
-        &self.log
-    }
-
     /// Signals the process itself, not its group.
     pub(crate) fn signal(&self, signal: Signal) {
         let pid = Pid::from_raw(self.id()).unwrap();
-        rustix::process::kill_process(pid, signal).unwrap_or_else(|error| panic!("{signal:?} to {}: {error}", self.name));
+        rustix::process::kill_process(pid, signal)
+            .unwrap_or_else(|error| panic!("{signal:?} to {}: {error}", self.name));
     }
 
     pub(crate) fn kill(&mut self) {

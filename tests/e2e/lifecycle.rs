@@ -1,0 +1,164 @@
+//! Replicas, proxies and clients that come and go.
+
+use crate::harness::{
+    PATIENCE,
+    clients::Clients,
+    engine::{DemoEngine, Llama},
+    load::{Load, Plan},
+    node::{LOOPBACK, Mesh},
+    sandbox::Sandbox,
+    wait_for,
+};
+use rustix::process::Signal;
+use std::time::{Duration, Instant};
+
+const FAST: [&str; 4] = ["--tokens-per-second", "200", "--slots", "8"];
+
+fn plan(clients: usize) -> Plan {
+    Plan { clients, model: "demo".into(), tokens: 20, stream: true }
+}
+
+/// A replica that is added gets its share at once; one that drains finishes what it has. Nobody notices.
+#[test]
+fn replicas_come_and_go_under_load() {
+    let sandbox = Sandbox::new();
+    let engines = [DemoEngine::start(&sandbox, "engine-a", &FAST), DemoEngine::start(&sandbox, "engine-b", &FAST)];
+    let mesh = Mesh::new(&sandbox, &[]);
+    let mut first = mesh.agent_of("a", &engines[0]);
+    mesh.proxy.wait_for_replicas("demo", 1);
+    let load = Load::start(&mesh.endpoint, &plan(8));
+    load.wait_for_more(30);
+
+    let second = mesh.agent_of("b", &engines[1]);
+    mesh.proxy.wait_for_replicas("demo", 2);
+    load.wait_for_more(60);
+
+    first.process.signal(Signal::TERM);
+    assert_eq!(first.process.wait(PATIENCE).code(), Some(0), "a drained agent exits with 0");
+    let drained = Instant::now();
+    mesh.proxy.wait_for_replicas("demo", 1);
+    load.wait_for_more(30);
+
+    let report = load.finish();
+    report.assert_all_whole();
+    let second = second.peer_id();
+    let share = report.by_replica().iter().filter(|(id, _)| id.starts_with(&second)).map(|(_, n)| *n).sum::<usize>();
+    assert!(share >= 30, "the added replica answered {share} of {}", report.outcomes.len());
+    let late = report.outcomes.iter().filter(|outcome| outcome.started > drained);
+    assert!(late.into_iter().all(|outcome| outcome.replica.as_ref().is_some_and(|id| id.starts_with(&second))));
+}
+
+/// A proxy that is restarted knows its keys, finds the replicas again, and lets its clients finish first.
+#[test]
+fn a_proxy_restarts() {
+    let sandbox = Sandbox::new();
+    let engine = DemoEngine::start(&sandbox, "engine", &["--tokens-per-second", "20"]);
+    let mut mesh = Mesh::new(&sandbox, &[]);
+    let _agent = mesh.agent_of("a", &engine);
+    mesh.proxy.wait_for_replicas("demo", 1);
+
+    let open = mesh.endpoint.chat_stream("demo", "a long story", 40).unwrap();
+    let reader = std::thread::spawn(move || open.events().collect_chat());
+    // The same addresses: its agents and clients have no other.
+    let http = mesh.endpoint.address.to_string();
+    let listen: Vec<String> = mesh.proxy.listen_addresses();
+    let mut args = vec!["proxy", "--no-mdns", "--http", &http];
+    for address in &listen {
+        args.extend(["--listen", address]);
+    }
+    mesh.proxy.restart(&args);
+    let streamed = reader.join().unwrap();
+    assert!(streamed.is_whole(), "a stream that was open when the proxy was told to end: {streamed:?}");
+
+    let start = Instant::now();
+    wait_for("the restarted proxy to answer", PATIENCE, || {
+        (mesh.endpoint.chat("demo", "again", 4).ok()?.status == 200).then_some(())
+    });
+    assert!(start.elapsed() < Duration::from_secs(20), "back after {:?}", start.elapsed());
+}
+
+/// An agent that was killed comes back with other ports; an engine that was killed comes back where it was.
+#[test]
+fn whatever_returns_is_back_in_service_within_seconds() {
+    let sandbox = Sandbox::new();
+    let mut engine = DemoEngine::start(&sandbox, "engine", &FAST);
+    let mesh = Mesh::new(&sandbox, &[]);
+    let mut agent = mesh.agent_of("a", &engine);
+    mesh.proxy.wait_for_replicas("demo", 1);
+    let before = agent.listen_addresses();
+
+    agent.process.kill();
+    mesh.proxy.wait_for_replicas("demo", 0);
+    let url = engine.url();
+    agent.restart(&[&["agent", "--engine", &url], &LOOPBACK[..]].concat());
+    assert_ne!(agent.listen_addresses(), before, "the test wants a new address");
+    let start = Instant::now();
+    mesh.proxy.wait_for_replicas("demo", 1);
+    assert_eq!(mesh.endpoint.chat("demo", "hello", 4).unwrap().status, 200);
+    assert!(start.elapsed() < Duration::from_secs(15), "agent back after {:?}", start.elapsed());
+
+    let address = engine.address;
+    engine.process.kill();
+    mesh.proxy.wait_for_replicas("demo", 0);
+    let _engine = DemoEngine::start_at(&sandbox, "engine-again", address, &FAST);
+    let start = Instant::now();
+    mesh.proxy.wait_for_replicas("demo", 1);
+    assert_eq!(mesh.endpoint.chat("demo", "hello", 4).unwrap().status, 200);
+    assert!(start.elapsed() < Duration::from_secs(15), "engine back after {:?}", start.elapsed());
+}
+
+/// A client that goes away does not leave the engine working for nobody.
+#[test]
+fn a_hang_up_ends_the_engines_work() {
+    let sandbox = Sandbox::new();
+    let engine = DemoEngine::start(&sandbox, "engine", &["--tokens-per-second", "10"]);
+    let mesh = Mesh::new(&sandbox, &[]);
+    let _agent = mesh.agent_of("a", &engine);
+    mesh.proxy.wait_for_replicas("demo", 1);
+    let running = || engine.metric("vllm:num_requests_running");
+
+    let mut events = mesh.endpoint.chat_stream("demo", "a long story", 1000).unwrap().events();
+    events.next().unwrap().unwrap();
+    assert!(running() >= 1.0);
+    drop(events);
+    let start = Instant::now();
+    wait_for("the engine to stop", PATIENCE, || (running() < 1.0).then_some(()));
+    // One second is what is promised; the rest is for a busy machine.
+    assert!(start.elapsed() < Duration::from_secs(3), "stopped after {:?}", start.elapsed());
+}
+
+/// An agent that is killed cannot end its engine; the next one does.
+#[test]
+fn orphans_of_a_killed_agent_are_reaped() {
+    let clients = Clients::ready();
+    let sandbox = Sandbox::new();
+    let Some(llama) = Llama::available(&clients) else { return };
+    let mesh = Mesh::new(&sandbox, &[]);
+    let home = mesh.member("a", &["--role", "agent"]).with_environment(llama.environment());
+    let arguments = Llama::arguments("tinykjv", &[]);
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let args = [&["agent", "--launch", "llamacpp"], &LOOPBACK[..], &["--"], &arguments].concat();
+    let mut agent = home.start(&args);
+    mesh.proxy.wait_for_replicas("tinykjv", 1);
+    let engines = || {
+        let all = sandbox.processes();
+        all.into_iter()
+            .filter(|(_, line)| line.contains("llama-server") && !line.contains("dunlin"))
+            .collect::<Vec<_>>()
+    };
+    let orphans = engines();
+    assert_eq!(orphans.len(), 1, "{orphans:?}");
+
+    agent.process.kill();
+    assert_eq!(engines().len(), 1, "nobody ended it: {:?}", engines());
+    agent.restart(&args);
+    wait_for("the orphan to be gone and one engine to run", PATIENCE, || {
+        let now = engines();
+        (now.len() == 1 && now[0].0 != orphans[0].0).then_some(())
+    });
+    wait_for("an answer", PATIENCE, || (mesh.endpoint.chat("tinykjv", "hello", 4).ok()?.status == 200).then_some(()));
+
+    agent.process.signal(Signal::TERM);
+    assert_eq!(agent.process.wait(PATIENCE).code(), Some(0));
+    assert_eq!(engines(), [], "an agent that is told to end takes its engine along");
+}

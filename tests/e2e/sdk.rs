@@ -1,0 +1,57 @@
+//! Real llama.cpp behind the mesh, in front of it the official SDKs.
+
+use crate::harness::{
+    PATIENCE,
+    clients::Clients,
+    engine::{Llama, tools_template},
+    http::Endpoint,
+    node::{LOOPBACK, Mesh},
+    sandbox::Sandbox,
+    wait_for,
+};
+use std::process::Output;
+
+#[track_caller]
+fn assert_all_ok(output: &Output) {
+    let said = String::from_utf8_lossy(&output.stdout);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("all ok"), "{}\n{said}\n{error}", output.status);
+}
+
+/// Requests that the engine has in work, by its own metrics.
+fn in_work(engine: &Endpoint) -> f64 {
+    let metrics = engine.get("/metrics").unwrap().text();
+    let line = metrics.lines().find(|line| line.starts_with("llamacpp:requests_processing ")).unwrap().to_owned();
+    line.rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn official_sdks_work_unchanged() {
+    let clients = Clients::ready();
+    let sandbox = Sandbox::new();
+    let Some(llama) = Llama::available(&clients) else { return };
+    let template = tools_template();
+    let (_chat, chat) = llama.start(&sandbox, "tinykjv", &["--jinja", "--chat-template-file", &template]);
+    let mesh = Mesh::new(&sandbox, &[]);
+    let _attached = mesh.agent("attached", &["--engine", &chat]);
+    // The other is launched by its agent.
+    let home = mesh.member("launched", &["--role", "agent"]).with_environment(llama.environment());
+    let arguments = Llama::arguments("tinykjv-embed", &["--embedding", "--pooling", "mean"]);
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let launched = home.start(&[&["agent", "--launch", "llamacpp"], &LOOPBACK[..], &["--"], &arguments].concat());
+    mesh.proxy.wait_for_replicas("tinykjv", 1);
+    mesh.proxy.wait_for_replicas("tinykjv-embed", 1);
+
+    assert_all_ok(&clients.python(&sandbox, &mesh.endpoint, "sdk.py"));
+    assert_all_ok(&clients.node(&sandbox, &mesh.endpoint, "sdk.cjs"));
+
+    // Both scripts hung up on long answers.
+    let engine = Endpoint::open(chat.strip_prefix("http://").unwrap().parse().unwrap());
+    wait_for("llama-server to stop what was cancelled", PATIENCE, || (in_work(&engine) == 0.0).then_some(()));
+
+    // Its output can be read from another machine.
+    let logs = mesh.proxy.home.ask(&["logs", "tinykjv-embed"]);
+    assert!(logs.contains("model"), "{logs}");
+    assert!(!launched.process.output().contains("In the beginning"), "prompts are not logged");
+    assert!(!mesh.proxy.process.output().contains("In the beginning"), "prompts are not logged");
+}

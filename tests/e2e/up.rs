@@ -1,0 +1,83 @@
+//! What a newcomer does first: one machine, one command.
+
+use crate::harness::{
+    PATIENCE,
+    engine::DemoEngine,
+    http::Endpoint,
+    node::{Home, LOOPBACK},
+    sandbox::Sandbox,
+};
+use rustix::process::Signal;
+
+fn up(more: &[&'static str]) -> Vec<&'static str> {
+    [&["up", "--http", "127.0.0.1:0"], &LOOPBACK[..], more].concat()
+}
+
+#[test]
+fn up_then_chat() {
+    let sandbox = Sandbox::new();
+    // An engine is named so that none that happens to run on this machine is found.
+    let mut node = Home::new(&sandbox, "home").start(&up(&["--launch", "demo"]));
+    node.wait_for_replicas("demo", 1);
+
+    let answer = node.home.ask(&["chat", "demo", "Why do dunlins flock?"]);
+    assert!(!answer.trim().is_empty(), "chat printed nothing");
+    let said = node.process.output();
+    assert!(said.contains("demo"), "`up` says that its engine is a demo:\n{said}");
+    assert!(said.contains("dunlin join"), "`up` says how to join another machine:\n{said}");
+
+    // The key that `up` printed works, and is asked for.
+    let endpoint = node.endpoint();
+    let printed = said.split_whitespace().find(|word| word.starts_with("sk-dunlin-") || word.starts_with("dunlin-"));
+    let printed = printed.unwrap_or_else(|| panic!("no key in:\n{said}")).trim_matches(|c: char| !c.is_alphanumeric());
+    let with_printed = Endpoint { key: Some(printed.to_owned()), ..endpoint.clone() };
+    assert_eq!(with_printed.get("/v1/models").unwrap().status, 200);
+    assert_eq!(Endpoint::open(endpoint.address).get("/v1/models").unwrap().status, 401);
+
+    let streamed = endpoint.chat_stream("demo", "Why do dunlins flock?", 16).unwrap().events().collect_chat();
+    assert!(streamed.is_whole(), "{streamed:?}");
+    assert!(!streamed.text.is_empty());
+
+    node.process.signal(Signal::TERM);
+    assert_eq!(node.process.wait(PATIENCE).code(), Some(0));
+    assert_eq!(sandbox.processes(), [], "`up` leaves nothing running");
+}
+
+#[test]
+fn up_again_keeps_mesh_peer_and_keys() {
+    let sandbox = Sandbox::new();
+    let engine = DemoEngine::start(&sandbox, "engine", &[]);
+    let url = engine.url();
+    let args: Vec<&str> = [&["up", "--http", "127.0.0.1:0", "--engine", &url], &LOOPBACK[..]].concat();
+    let mut node = Home::new(&sandbox, "home").start(&args);
+    let (peer, key) = (node.peer_id(), node.endpoint().key);
+    let mesh = node.status()["mesh"].clone();
+    node.restart(&args);
+    assert_eq!(node.peer_id(), peer);
+    assert_eq!(node.status()["mesh"], mesh);
+    let again = Endpoint { key, ..node.endpoint() };
+    node.wait_for_replicas("demo", 1);
+    assert_eq!(again.chat("demo", "still there?", 4).unwrap().status, 200);
+}
+
+#[test]
+fn one_state_directory_runs_one_node() {
+    let sandbox = Sandbox::new();
+    let node = Home::new(&sandbox, "home").start(&up(&["--launch", "demo"]));
+    let second = node.home.run(&up(&["--launch", "demo"]));
+    assert_eq!(second.status.code(), Some(1));
+    let error = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(error.contains(&node.process.id().to_string()), "it names the process that holds it: {error}");
+}
+
+#[test]
+fn without_a_node_commands_say_so() {
+    let sandbox = Sandbox::new();
+    let home = Home::new(&sandbox, "nobody");
+    for command in [&["status"][..], &["peers"], &["models"], &["chat", "m", "hello"]] {
+        let output = home.run(command);
+        assert_eq!(output.status.code(), Some(3), "{command:?}: {output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("dunlin up"), "{command:?}: {output:?}");
+    }
+    assert_eq!(home.run(&["serve"]).status.code(), Some(2));
+}
