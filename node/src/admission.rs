@@ -34,7 +34,7 @@ const LINGER: Duration = Duration::from_millis(500);
 /// Bounds on admission. The defaults are the constants of this module; tests shorten the deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
-    /// From the end of the handshake to admission; also from accepting a connection to the end of its handshake.
+    /// From the end of the handshake to admission. An incoming connection has as long again for its handshake.
     pub deadline: Duration,
     /// Incoming connections that are being admitted at once.
     pub pending: usize,

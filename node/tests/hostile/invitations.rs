@@ -12,11 +12,12 @@ use dunlin_protocol::{
     invitation::Token,
     signed::Signed,
 };
-use libp2p::identity::Keypair;
+use libp2p::{identity::Keypair, multiaddr::Protocol};
 use std::time::{Duration, Instant};
 
 over_tcp_and_quic!(
     an_invited_peer_joins_and_is_a_member,
+    addresses_with_names_are_resolved,
     an_invitation_is_used_no_more_often_than_it_says,
     a_replayed_request_gives_nothing,
     an_invitation_of_another_mesh_gives_nothing,
@@ -61,6 +62,12 @@ async fn an_invited_peer_joins_and_is_a_member(listen: &str) {
         }
     };
     tokio::time::timeout(crate::victim::SOON, admitted).await.unwrap();
+}
+
+async fn addresses_with_names_are_resolved(listen: &str) {
+    let victim = Victim::start(listen).await;
+    let named = victim.address.replace(0, |_| Some(Protocol::Dns4("localhost".into()))).unwrap();
+    join::join(&victim.invite_at(1, named), &Keypair::generate_ed25519(), None).await.unwrap();
 }
 
 async fn an_invitation_is_used_no_more_often_than_it_says(listen: &str) {

@@ -4,6 +4,7 @@
 mod certificates;
 mod invitations;
 mod raw;
+mod relayed;
 mod strangers;
 mod victim;
 
