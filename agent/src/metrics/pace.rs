@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
-/// A reading may take this share of the time at most: the next one comes 20 times its own duration later.
+/// A reading may take this share of the time: the next one comes 20 times its own duration later,
 const SHARE: u32 = 20;
+/// but not later than this. A page of llama.cpp waits for the batch under way, half a second of prefill: that costs the
+/// engine nothing, and ten blind seconds would cost the routing a lot.
+const SPARED: Duration = Duration::from_secs(2);
 /// Longest pause when nothing happens. Below [`FRESH`], so that an idle engine's numbers are never old.
 const IDLE: Duration = Duration::from_secs(1);
 /// Longest pause after failures.
-const FAILED: Duration = Duration::from_secs(10);
+const FAILED: Duration = Duration::from_secs(5);
 /// How long a reading counts (C1). After that the report goes on with the agent's own counts.
 pub const FRESH: Duration = Duration::from_millis(1500);
 /// Longest that one reading may take.
@@ -38,8 +41,8 @@ impl Pace {
         Self { base, pause: base }
     }
 
-    /// The pause after a reading that took `took`: the base or 20 times that, whichever is longer; longer and longer
-    /// while the engine idles or does not answer.
+    /// The pause after a reading that took `took`: the base or 20 times that (two seconds at most), whichever is longer;
+    /// longer and longer while the engine idles or does not answer.
     pub fn after(&mut self, outcome: Outcome, took: Duration) -> Duration {
         let longest = match outcome {
             Outcome::Busy => self.base,
@@ -47,7 +50,7 @@ impl Pace {
             Outcome::Failed => FAILED,
         };
         self.pause = (self.pause * 2).clamp(self.base, longest.max(self.base));
-        self.pause.max(took * SHARE)
+        self.pause.max((took * SHARE).min(SPARED))
     }
 
     /// The next reading comes at the base pace again: a request came in.
@@ -73,6 +76,7 @@ mod tests {
     #[test]
     fn a_slow_page_is_read_less_often() {
         assert_eq!(Pace::new(BASE).after(Outcome::Busy, Duration::from_millis(30)), Duration::from_millis(600));
+        assert_eq!(Pace::new(BASE).after(Outcome::Busy, Duration::from_millis(500)), SPARED);
     }
 
     #[test]
@@ -83,6 +87,13 @@ mod tests {
         assert_eq!(pauses[7], IDLE);
         assert!(IDLE < FRESH);
         assert_eq!(pace.after(Outcome::Busy, QUICK), BASE);
+    }
+
+    #[test]
+    fn a_hanging_page_is_tried_again_within_seconds() {
+        let mut pace = Pace::new(BASE);
+        assert_eq!(pace.after(Outcome::Failed, DEADLINE), SPARED);
+        assert!((0..20).all(|_| pace.after(Outcome::Failed, DEADLINE) <= FAILED));
     }
 
     #[test]

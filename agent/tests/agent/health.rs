@@ -1,0 +1,94 @@
+use crate::support::{demo, eventually, script, signal, start};
+use dunlin_protocol::announcement::ReplicaState;
+use rustix::process::Signal;
+use serde_json::json;
+use std::time::Duration;
+
+/// C12: `/health` says that all is well, and every request fails.
+#[tokio::test]
+async fn an_engine_whose_requests_fail_leaves_and_comes_back() {
+    let running = start(vec![demo(|_| {})]).await;
+    running.ready(0).await;
+    running.tell(0, "/demo/faults", json!({"error_rate": 1.0})).await;
+    let body = json!({"model": "demo", "max_tokens": 1, "messages": [{"role": "user", "content": "hi"}]});
+    for _ in 0..3 {
+        assert_eq!(running.chat("demo", body.clone()).await.status, 500);
+    }
+    eventually("out", || running.engine(0).state == ReplicaState::Starting).await;
+    assert!(running.engine(0).reason.unwrap().contains("requests fail"));
+    running.tell(0, "/demo/faults", json!({})).await;
+    running.ready(0).await;
+    assert_eq!(running.chat("demo", body).await.status, 200);
+    running.stop().await;
+}
+
+/// Errors that a client can provoke don't throw a working engine out.
+#[tokio::test]
+async fn a_client_cannot_throw_an_engine_out() {
+    let running = start(vec![script("")]).await;
+    running.ready(0).await;
+    for _ in 0..12 {
+        assert_eq!(running.chat("tiny", json!({"status": 500})).await.status, 500);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert_eq!(running.engine(0).state, ReplicaState::Ready);
+    }
+    running.stop().await;
+}
+
+/// C11: a health check that fails says little while the engine streams.
+#[tokio::test]
+async fn slow_is_not_dead() {
+    let running = start(vec![demo(|config| config.speed.tokens_per_s = 10.0)]).await;
+    running.ready(0).await;
+    let body =
+        json!({"model": "demo", "stream": true, "max_tokens": 60, "messages": [{"role": "user", "content": "hi"}]});
+    let response = running.send(running.request(0, "demo", "/v1/chat/completions", &body)).await.unwrap();
+    let reading = tokio::spawn(crate::support::whole(response));
+    running.tell(0, "/demo/faults", json!({"unhealthy": true})).await;
+    for _ in 0..50 {
+        assert_eq!(running.engine(0).state, ReplicaState::Ready);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    reading.abort();
+    eventually("out when idle", || running.engine(0).state == ReplicaState::Starting).await;
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn new_and_lost_models_are_announced_within_two_seconds() {
+    let running = start(vec![script("--models a,b")]).await;
+    running.ready(0).await;
+    let names = || running.engine(0).models.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(names(), ["a", "b"]);
+    running.tell(0, "/v1/x", json!({"models": ["b", "c"]})).await;
+    let took = eventually("changed", || names() == ["b", "c"]).await;
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    let known = |model: &str| {
+        let model = model.parse().unwrap();
+        running.node.directory().read(|directory| directory.replicas(&model).count())
+    };
+    eventually("in the directory", || known("c") == 1 && known("a") == 0).await;
+    assert_eq!(running.chat("a", json!({})).await.status, 404);
+    assert_eq!(running.chat("c", json!({})).await.status, 200);
+    // An engine that lists nothing any more serves nothing.
+    running.tell(0, "/v1/x", json!({"models": []})).await;
+    eventually("out", || running.engine(0).state == ReplicaState::Starting).await;
+    running.stop().await;
+}
+
+/// A stopped engine with nothing to do is out after three missed probes.
+#[tokio::test]
+async fn a_frozen_engine_leaves() {
+    let running = start(vec![script("")]).await;
+    let pid = running.ready(0).await.process.unwrap().pid().unwrap();
+    signal(pid, Signal::STOP);
+    let started = std::time::Instant::now();
+    while running.engine(0).state == ReplicaState::Ready {
+        assert!(started.elapsed() < Duration::from_secs(25), "still in rotation");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    signal(pid, Signal::CONT);
+    running.ready(0).await;
+    assert_eq!(running.engine(0).restarts, 0);
+    running.stop().await;
+}
