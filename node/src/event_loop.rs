@@ -49,15 +49,12 @@ const DISCOVER: Duration = Duration::from_secs(10);
 const REFRESH: Duration = Duration::from_secs(180);
 /// How long news of the neighbourhood is collected before anything is looked up or put again because of it.
 const SETTLE: Duration = Duration::from_millis(200);
-/// Shortest time between two look-ups, or two rounds of puts, because of such news: a mesh that starts all at once
-/// would otherwise talk of nothing else.
-const CALM: Duration = Duration::from_secs(3);
 /// How often wanted peers are dialled and old things forgotten.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
 /// How often the addresses of connected peers are stored for the next start.
 const STORE_PEERS: Duration = Duration::from_secs(60);
 /// Peers dialled in one round without anybody asking.
-const IDLE_DIALS: usize = 48;
+const IDLE_DIALS: usize = 16;
 /// Longest time that the end of a node may take.
 const FAREWELL: Duration = Duration::from_secs(2);
 /// Time that the last gossip gets to leave its queues.
@@ -85,8 +82,6 @@ pub(crate) struct EventLoop {
     pub(crate) puts: HashSet<kad::QueryId>,
     pub(crate) blocked: HashSet<PeerId>,
     pub(crate) due: Due,
-    pub(crate) report_interval: Duration,
-    pub(crate) duplicates: Vec<PeerId>,
 }
 
 /// One connection to a peer.
@@ -98,11 +93,9 @@ pub(crate) struct Connection {
 
 /// When recurring work is to be done next.
 pub(crate) struct Due {
-    discover: Instant,
+    pub(crate) discover: Instant,
     pub(crate) refresh: Instant,
-    put_again: Option<Instant>,
-    discovered: Option<Instant>,
-    put: Option<Instant>,
+    pub(crate) put_again: Option<Instant>,
     housekeeping: Instant,
     store_peers: Instant,
 }
@@ -113,8 +106,6 @@ impl Due {
             discover: now + SETTLE,
             refresh: now + REFRESH,
             put_again: None,
-            discovered: None,
-            put: None,
             housekeeping: now,
             store_peers: now + STORE_PEERS,
         }
@@ -130,7 +121,7 @@ impl EventLoop {
         let mut revocations = self.members.revocation_changes();
         let shared = Arc::clone(&self.shared);
         loop {
-            let interval = self.report_interval;
+            let interval = self.report_interval();
             let report_at = self.reports.next(interval, Instant::now());
             tokio::select! {
                 () = shutdown.cancelled() => break,
@@ -289,6 +280,10 @@ impl EventLoop {
         }
     }
 
+    fn report_interval(&self) -> Duration {
+        gossip::report_interval(self.shared.directory.read(directory::Directory::agents))
+    }
+
     fn send_reports(&mut self, interval: Duration) {
         for report in self.reports.due(interval, Instant::now()) {
             match report.encode() {
@@ -308,16 +303,13 @@ impl EventLoop {
         self.dials.expire(now);
         if self.due.discover <= now {
             self.due.discover = now + DISCOVER;
-            self.due.discovered = Some(now);
             self.discover();
         }
         if self.due.refresh <= now {
             self.due.refresh = now + REFRESH;
-            self.due.put = Some(now);
             let statements = self.registration.refresh(now);
             self.say(statements);
         } else if self.due.put_again.take_if(|at| *at <= now).is_some() {
-            self.due.put = Some(now);
             let puts = self.registration.puts();
             self.say(puts);
         }
@@ -364,18 +356,15 @@ impl EventLoop {
     /// Something changed around this peer: look again soon, and put own records where they now belong.
     pub(crate) fn neighbourhood_changed(&mut self) {
         let soon = Instant::now() + SETTLE;
-        let calmly = |last: Option<Instant>| last.map_or(soon, |last| soon.max(last + CALM));
-        self.due.discover = self.due.discover.min(calmly(self.due.discovered));
-        self.due.put_again.get_or_insert(calmly(self.due.put));
+        self.due.discover = self.due.discover.min(soon);
+        self.due.put_again.get_or_insert(soon);
     }
 
     fn keep_house(&mut self, now: Instant) {
         self.shared.directory.expire(now);
-        self.warn_of_duplicates(now);
         self.swarm.behaviour_mut().kad.store_mut().expire(now);
         self.unblock();
         self.close_expired();
-        self.report_interval = gossip::report_interval(self.shared.directory.read(directory::Directory::agents));
         let alone = self.connections.is_empty();
         let connections = &self.connections;
         for (address, peer) in self.bootstrap.due(|peer| connections.contains_key(peer), alone, now) {
@@ -437,19 +426,6 @@ impl EventLoop {
             self.book.forget(&peer);
             self.learn(directory::Event::Revoked { peer });
         }
-    }
-
-    /// Two processes under one peer id take each other's place everywhere: only a human can say which one is meant.
-    fn warn_of_duplicates(&mut self, now: Instant) {
-        let duplicates: Vec<PeerId> = self.shared.directory.read(|directory| {
-            directory.peers().filter(|view| view.epochs_conflict(now)).map(|view| view.peer).collect()
-        });
-        for peer in &duplicates {
-            if !self.duplicates.contains(peer) {
-                tracing::error!(%peer, "two processes run under this peer id; stop one, or give it its own state directory");
-            }
-        }
-        self.duplicates = duplicates;
     }
 
     /// Ends the connections of members whose certificates have ended.

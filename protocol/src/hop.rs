@@ -1,8 +1,8 @@
 //! The mesh hop's vocabulary: the headers that members add to HTTP between them, why an agent did not answer, and who
 //! may call what.
 
-use crate::id::{Role, Roles};
-use std::{fmt, str::FromStr};
+use crate::id::{self, ModelId, Role, Roles};
+use std::{fmt, fmt::Write, str::FromStr};
 
 /// Protocol of the substream that carries HTTP/2.
 pub const PROTOCOL: &str = "/dunlin/http/2";
@@ -10,13 +10,48 @@ pub const PROTOCOL: &str = "/dunlin/http/2";
 pub const LOAD: &str = "x-dunlin-load";
 /// Which engine of the agent a request is for: [`crate::id::ReplicaId::index`], decimal.
 pub const REPLICA_INDEX: &str = "x-dunlin-replica-index";
-/// The model that the proxy routed by, percent-encoded where a header value could not hold it. The agent checks it
-/// against what it registered.
+/// The model that the proxy routed by, as [`model_to_header`] writes it. The agent checks it against what it registered.
 pub const MODEL: &str = "x-dunlin-model";
 /// Why an agent did not answer: a [`Fault`].
 pub const FAULT: &str = "x-dunlin-fault";
 /// `yes` when the engine has seen nothing of the request, so that another replica may be asked.
 pub const RETRY_SAFE: &str = "x-dunlin-retry-safe";
+
+/// The value of the header [`MODEL`]: percent-encoded where a header value could not hold it.
+#[must_use]
+pub fn model_to_header(model: &ModelId) -> String {
+    let mut value = String::with_capacity(model.as_str().len());
+    for byte in model.as_str().bytes() {
+        if byte.is_ascii_graphic() && byte != b'%' {
+            value.push(byte.into());
+        } else {
+            // Writing to a String never fails.
+            let _ = write!(value, "%{byte:02X}");
+        }
+    }
+    value
+}
+
+/// The model of a value of the header [`MODEL`], or of a path; a `%` that starts no escape stands for itself.
+///
+/// # Errors
+/// What is decoded is no model id.
+pub fn model_from_header(value: &str) -> Result<ModelId, id::Error> {
+    let mut bytes = Vec::with_capacity(value.len());
+    let mut rest = value.as_bytes();
+    while let Some((&byte, tail)) = rest.split_first() {
+        let escaped = (byte == b'%').then(|| tail.get(..2)).flatten().and_then(hex_byte);
+        bytes.push(escaped.unwrap_or(byte));
+        rest = if escaped.is_some() { &tail[2..] } else { tail };
+    }
+    ModelId::new(&String::from_utf8_lossy(&bytes))
+}
+
+fn hex_byte(digits: &[u8]) -> Option<u8> {
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    let value = digit(*digits.first()?)? * 16 + digit(*digits.get(1)?)?;
+    u8::try_from(value).ok()
+}
 
 /// Whose fault it is that an agent's answer is not the engine's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -99,6 +134,35 @@ impl Route {
             Self::Inference => caller.contains(Role::Proxy),
             Self::Logs => caller.intersects(Roles::from_iter([Role::Proxy, Role::Orchestrator])),
             Self::Renew | Self::Revocations | Self::Info => true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn common_models_are_readable_in_a_header() {
+        let model = ModelId::new("Qwen/Qwen3-8B:latest").unwrap();
+        assert_eq!(model_to_header(&model), model.as_str());
+        assert_eq!(model_to_header(&ModelId::new("a b%é").unwrap()), "a%20b%25%C3%A9");
+        assert_eq!(model_from_header("100%").unwrap().as_str(), "100%");
+    }
+
+    proptest! {
+        #[test]
+        fn every_model_survives_the_header(text in "[^\\p{Cc}]{1,60}") {
+            let model = ModelId::new(&text).unwrap();
+            let value = model_to_header(&model);
+            prop_assert!(value.bytes().all(|byte| byte.is_ascii_graphic()));
+            prop_assert_eq!(model_from_header(&value).unwrap(), model);
+        }
+
+        #[test]
+        fn any_value_is_read_without_a_panic(value in ".*") {
+            let _ = model_from_header(&value);
         }
     }
 }

@@ -1,1 +1,26 @@
-//! Dunlin proxy.
+//! The front door: OpenAI-compatible HTTP in, a chosen replica out.
+//!
+//! A request, in the order in which the files should be read: `http` -> `auth` -> `request` (peek) -> `dispatch`, which
+//! asks `pool` and so `route` (pure) for a replica -> `dunlin_node`'s hop, and the bytes of the answer come straight back
+//! through `http::answer`. Decisions (`route`, `late`, `eject`, `budget`, `request`, `http::sse`) do no I/O and take the
+//! time and chance as arguments.
+
+mod auth;
+mod budget;
+mod config;
+pub mod control;
+mod dispatch;
+mod eject;
+mod errors;
+mod http;
+pub mod keys;
+mod late;
+mod metrics;
+mod pool;
+mod proxy;
+mod request;
+mod route;
+
+pub use config::Config;
+pub use keys::Keys;
+pub use proxy::{Error, Proxy};

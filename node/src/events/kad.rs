@@ -44,8 +44,7 @@ impl EventLoop {
         if let QueryResult::GetRecord(Ok(GetRecordOk::FoundRecord(found))) = &result {
             let directory = self.shared.directory.clone();
             let records = self.look_ups.found(query, &found.record.value, &directory, Instant::now());
-            // What this process serves it knows better than any storer.
-            for record in records.into_iter().filter(|record| record.replica.peer != self.shared.peer_id) {
+            for record in records {
                 let record = self.with_useful_addresses(record);
                 self.learn(directory::Event::Record(record));
             }

@@ -1,0 +1,60 @@
+//! What can be set about the proxy, with its defaults.
+
+use std::{net::SocketAddr, time::Duration};
+
+/// Settings of one proxy. Every bound of the front door that an operator may want to move stands here.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Where to listen for clients; port 0 takes any free port.
+    pub http: SocketAddr,
+    /// Ask nobody for a key. Then only requests whose `Host` and `Origin` are this machine's are taken, since any web
+    /// page could reach the endpoint otherwise (DNS rebinding).
+    pub no_auth: bool,
+    /// How long a replica may take to its first byte of a streamed answer, per try. Longer for long prompts (up to five
+    /// times) and for answers that come in one piece (five times), which take as long as their generation.
+    pub first_byte: Duration,
+    /// How long a request may wait for a slot, or for a replica that is starting.
+    pub hold: Duration,
+    /// How long a streaming client hears nothing before the proxy begins to send comments.
+    pub silence: Duration,
+    /// A load report older than this is not believed. Must exceed the agents' heartbeat of 1 s.
+    pub fresh: Duration,
+    /// Requests that may wait for one model.
+    pub waiting_per_model: usize,
+    /// Requests that may wait in all.
+    pub waiting: usize,
+    /// Largest request body, bytes.
+    pub body: usize,
+    /// Request bodies held in memory, all together, bytes.
+    pub buffered: usize,
+    /// Clients connected at once.
+    pub connections: usize,
+    /// How long a client may take to send a request's head; also how long a connection may idle between requests.
+    /// Longer than the 60 s after which common load balancers close idle connections, so that they close first.
+    pub head: Duration,
+    /// How long a client may pause while it sends a body.
+    pub body_pause: Duration,
+    /// On shutdown, how long requests in flight may go on.
+    pub drain: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            http: SocketAddr::from(([127, 0, 0, 1], 8480)),
+            no_auth: false,
+            first_byte: Duration::from_secs(120),
+            hold: Duration::from_secs(30),
+            silence: Duration::from_secs(15),
+            fresh: Duration::from_millis(1500),
+            waiting_per_model: 1024,
+            waiting: 4096,
+            body: 64 << 20,
+            buffered: 512 << 20,
+            connections: 8192,
+            head: Duration::from_secs(65),
+            body_pause: Duration::from_secs(20),
+            drain: Duration::from_secs(30),
+        }
+    }
+}

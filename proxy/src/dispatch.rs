@@ -1,0 +1,154 @@
+//! Gets one request answered: finds a replica, asks it, and asks another when that is right.
+//!
+//! Until the first byte of the answer's body is here, nothing has been sent to the client, and a replica's failure is
+//! nobody's business but ours. From then on the answer is what that replica makes of it (see `http::answer::relay`).
+//!
+//! What is tried again is decided by what happened, never guessed from a status code: an agent says itself when it, and
+//! not the engine, answers. Answers of engines pass through untouched, but for 502, 503 and 504 while another replica
+//! may do better.
+
+mod attempt;
+
+use crate::{
+    errors::{Cause, Error},
+    http::{answer::Relay, endpoint::Dialect},
+    metrics::Metrics,
+    pool::{Lease, Pool, Ticket, Unserved},
+    request::Peek,
+};
+use attempt::Failure;
+use bytes::Bytes;
+use dunlin_node::{Handle, hop::Reservation};
+use dunlin_protocol::{id::ModelId, topic::Topic};
+use http::{HeaderMap, HeaderValue, Method, Response, uri::PathAndQuery};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::time;
+
+/// Replicas asked for one request at most, those not counted that refused for being full.
+const TRIES: usize = 3;
+/// How long the look-up of an unknown model is waited for.
+const LOOK_UP: Duration = Duration::from_secs(2);
+/// Pause before a replica is asked again for want of another: its agent may be reconnecting.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// What all requests of one proxy share.
+pub(crate) struct Dispatcher {
+    /// The mesh.
+    pub(crate) handle: Handle,
+    /// The replicas.
+    pub(crate) pool: Arc<Pool>,
+    /// The counters.
+    pub(crate) metrics: Arc<Metrics>,
+    /// [`crate::Config::first_byte`].
+    pub(crate) first_byte: Duration,
+    /// [`crate::Config::hold`].
+    pub(crate) hold: Duration,
+}
+
+/// One client's request, with all that is needed to send it several times.
+pub(crate) struct Ask {
+    /// As the client sent it.
+    pub(crate) method: Method,
+    /// As the client sent it.
+    pub(crate) path: PathAndQuery,
+    /// As the client sent them.
+    pub(crate) headers: HeaderMap,
+    /// As the client sent it.
+    pub(crate) body: Bytes,
+    /// The memory that the body takes.
+    pub(crate) _memory: Reservation,
+    /// What was read of the body.
+    pub(crate) peek: Peek,
+    /// The endpoint's.
+    pub(crate) dialect: Dialect,
+    /// Goes along.
+    pub(crate) id: HeaderValue,
+    /// When the request's head had come.
+    pub(crate) since: Instant,
+}
+
+impl Dispatcher {
+    /// The first answer that may be shown to the client.
+    ///
+    /// # Errors
+    /// No replica serves the model, none became free in time, or all that were tried failed.
+    pub(crate) async fn dispatch(&self, ask: &Ask) -> Result<Response<Relay>, Error> {
+        let model = &ask.peek.model;
+        self.look_up_unknown(model).await?;
+        let until = Instant::now() + self.hold;
+        let mut ticket = Ticket::default();
+        let mut tries = 0;
+        loop {
+            let lease = self.lease(model, &mut ticket, until).await?;
+            let replica = lease.replica();
+            let failure = match self.attempt(ask, lease).await {
+                Ok(answer) => {
+                    self.metrics.first_byte(model, ask.since.elapsed());
+                    return Ok(answer);
+                }
+                Err(failure) => failure,
+            };
+            let (cause, answer) = match failure {
+                // Not a failure but bad timing: back to the front of the line.
+                Failure::Full => continue,
+                Failure::Draining if Instant::now() < until => {
+                    ticket.tried.push(replica);
+                    self.pause_if_alone(model, &ticket).await;
+                    continue;
+                }
+                Failure::Draining => return Err(Error::unserved(model, Unserved::NoReplica)),
+                Failure::Failed(cause) => (cause, None),
+                Failure::Answered(cause, answer) => (cause, Some(answer)),
+            };
+            tries += 1;
+            tracing::debug!(%replica, %cause, tries, request_id = ?ask.id, "try failed");
+            ticket.tried.push(replica);
+            if tries >= TRIES || !self.another_may_do_better(model, &ticket, cause) {
+                return answer
+                    .map_or_else(|| Err(Error::Failed { model: model.clone(), tries, last: cause }), |a| Ok(*a));
+            }
+            self.metrics.retried(cause.label());
+            self.pause_if_alone(model, &ticket).await;
+        }
+    }
+
+    /// Lost connections are always tried again; what an engine worked for in vain only where there is another replica,
+    /// and within the budget.
+    fn another_may_do_better(&self, model: &ModelId, ticket: &Ticket, cause: Cause) -> bool {
+        !cause.costs() || (!self.pool.only(model, &ticket.tried) && self.pool.may_retry())
+    }
+
+    /// Before the same replica is asked again for want of another.
+    async fn pause_if_alone(&self, model: &ModelId, ticket: &Ticket) {
+        if self.pool.only(model, &ticket.tried) {
+            time::sleep(AGAIN).await;
+        }
+    }
+
+    async fn lease(&self, model: &ModelId, ticket: &mut Ticket, until: Instant) -> Result<Lease, Error> {
+        let asked = Instant::now();
+        let waited_before = std::mem::take(&mut ticket.waited);
+        let found = self.pool.lease(model, ticket, until).await;
+        if ticket.waited {
+            self.metrics.waited(asked.elapsed());
+        }
+        ticket.waited |= waited_before;
+        found.map_err(|why| Error::unserved(model, why))
+    }
+
+    /// A model of which nothing is known is looked up once.
+    async fn look_up_unknown(&self, model: &ModelId) -> Result<(), Error> {
+        let known = || self.handle.directory().read(|directory| directory.knows(model));
+        if known() {
+            return Ok(());
+        }
+        let look_up = self.handle.look_up(Topic::Model(model.clone()));
+        if let Ok(Err(error)) = time::timeout(LOOK_UP, look_up).await {
+            tracing::debug!(%model, %error, "look-up failed");
+        }
+        if known() { Ok(()) } else { Err(Error::unserved(model, Unserved::Unknown)) }
+    }
+}

@@ -1,0 +1,196 @@
+//! One replica asked once.
+
+use super::{Ask, Dispatcher};
+use crate::{
+    errors::Cause,
+    http::{answer::Relay, headers},
+    pool::Lease,
+};
+use bytes::Bytes;
+use dunlin_node::{
+    dial,
+    hop::{Body, ResponseBody, SendError, Unsent},
+};
+use dunlin_protocol::{
+    hop::{self, Fault},
+    id::{PeerId, ReplicaId},
+    load::LoadReport,
+};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
+use http_body::Body as _;
+use http_body_util::BodyExt;
+use std::time::Duration;
+use tokio::time;
+
+/// Body bytes after which a replica gets twice the time to its first byte.
+const LONG_PROMPT: usize = 256 << 10;
+/// How much longer the deadline gets at most for a long prompt, and for an answer in one piece, which begins when all of
+/// it has been generated.
+const PATIENCE: u32 = 5;
+
+/// Why there is no answer to show.
+pub(super) enum Failure {
+    /// All its slots are taken.
+    Full,
+    /// It takes nothing new.
+    Draining,
+    /// No answer came, or none of the engine's.
+    Failed(Cause),
+    /// The engine answered, in a way that another may better.
+    Answered(Cause, Box<Response<Relay>>),
+}
+
+impl Dispatcher {
+    /// Asks the leased replica and waits for the first byte of its answer.
+    pub(super) async fn attempt(&self, ask: &Ask, mut lease: Lease) -> Result<Response<Relay>, Failure> {
+        let replica = lease.replica();
+        let answer = match time::timeout(self.patience(ask), self.first_byte(ask, replica)).await {
+            Err(_) => Err(Refused::Failed(Cause::Timeout)),
+            Ok(answer) => answer,
+        };
+        let (mut answer, first) = match answer {
+            Ok(answer) => answer,
+            Err(Refused::Full) => {
+                lease.refused();
+                return Err(Failure::Full);
+            }
+            Err(Refused::Draining) => return Err(Failure::Draining),
+            Err(Refused::Failed(cause)) => {
+                lease.failed();
+                return Err(Failure::Failed(cause));
+            }
+        };
+        let status = answer.status();
+        // An engine whose worker process has died answers so though its health check says 200.
+        let failing = status.is_server_error();
+        if failing {
+            lease.failed()
+        } else {
+            lease.answered()
+        }
+        headers::to_client(answer.headers_mut());
+        self.name_replica(answer.headers_mut(), &lease);
+        let watch = (status == StatusCode::OK && is_event_stream(answer.headers())).then_some(ask.dialect);
+        if watch.is_some() {
+            answer.headers_mut().remove(header::CONTENT_LENGTH);
+        }
+        let answer = answer
+            .map(|rest| Relay::new((first, rest), watch, failing, lease, self.handle.clone(), self.metrics.clone()));
+        match status {
+            StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
+                Err(Failure::Answered(Cause::Status(status.as_u16()), Box::new(answer)))
+            }
+            _ => Ok(answer),
+        }
+    }
+
+    /// Sends the request and reads up to the first piece of the answer's body.
+    async fn first_byte(
+        &self,
+        ask: &Ask,
+        replica: ReplicaId,
+    ) -> Result<(Response<ResponseBody>, Option<Bytes>), Refused> {
+        self.connect(replica.peer).await?;
+        let mut answer = self.handle.hop().send(replica.peer, request(ask, replica)).await.map_err(|error| {
+            tracing::debug!(%replica, %error, "not answered");
+            match error {
+                SendError::NotSent(_, Unsent::Full(_)) => Refused::Full,
+                SendError::NotConnected(_) | SendError::NotSent(..) => Refused::Failed(Cause::Unreachable),
+                SendError::Lost(_) => Refused::Failed(Cause::Lost),
+            }
+        })?;
+        self.take_load(replica.peer, answer.headers());
+        if let Some(refused) = refusal(answer.headers()) {
+            return Err(refused);
+        }
+        let first = first_piece(answer.body_mut()).await?;
+        // A stream of events that ends before the first is one that broke off.
+        if first.is_none() && is_event_stream(answer.headers()) {
+            return Err(Refused::Failed(Cause::Lost));
+        }
+        Ok((answer, first))
+    }
+
+    async fn connect(&self, peer: PeerId) -> Result<(), Refused> {
+        if self.handle.hop().connected(&peer) {
+            return Ok(());
+        }
+        let unreachable = Refused::Failed(Cause::Unreachable);
+        match time::timeout(dial::DEADLINE, self.handle.connect(peer)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => {
+                tracing::debug!(%peer, %error, "replica cannot be reached");
+                Err(unreachable)
+            }
+            Err(_) => Err(unreachable),
+        }
+    }
+
+    fn take_load(&self, peer: PeerId, headers: &HeaderMap) {
+        let value = headers.get(hop::LOAD).and_then(|value| value.to_str().ok());
+        if let Some(Ok(report)) = value.map(LoadReport::from_header) {
+            self.handle.observe_load(peer, report);
+        }
+    }
+
+    fn patience(&self, ask: &Ask) -> Duration {
+        let long = 1 + u32::try_from(ask.body.len() / LONG_PROMPT).unwrap_or(PATIENCE);
+        let factor = if ask.peek.stream { long.min(PATIENCE) } else { PATIENCE };
+        self.first_byte * factor
+    }
+
+    fn name_replica(&self, headers: &mut HeaderMap, lease: &Lease) {
+        if let Ok(replica) = HeaderValue::try_from(lease.replica().to_string()) {
+            headers.insert(headers::REPLICA, replica);
+        }
+        headers.insert(headers::ROUTE, HeaderValue::from_static(lease.step().as_str()));
+    }
+}
+
+/// Why a replica gave no answer of its engine.
+enum Refused {
+    Full,
+    Draining,
+    Failed(Cause),
+}
+
+fn request(ask: &Ask, replica: ReplicaId) -> Request<Body> {
+    let mut request = Request::new(Body::from(ask.body.clone()));
+    *request.method_mut() = ask.method.clone();
+    // A path that was valid stays so behind a prefix.
+    *request.uri_mut() = format!("/engine{}", ask.path).parse().unwrap_or_default();
+    *request.headers_mut() = headers::to_engine(&ask.headers, replica, &ask.peek.model, &ask.id);
+    request
+}
+
+/// What an agent says when it is not the engine that answers.
+fn refusal(headers: &HeaderMap) -> Option<Refused> {
+    let said = headers.get(hop::FAULT)?;
+    Some(match said.to_str().ok().and_then(|fault| fault.parse().ok()) {
+        Some(Fault::Full) => Refused::Full,
+        Some(Fault::Draining) => Refused::Draining,
+        Some(Fault::Engine) => Refused::Failed(Cause::Engine),
+        // A fault that only a newer agent knows is at least not the engine's answer.
+        Some(Fault::Agent) | None => Refused::Failed(Cause::Agent),
+    })
+}
+
+/// The first piece that is not empty; `None` for an empty body.
+async fn first_piece(body: &mut ResponseBody) -> Result<Option<Bytes>, Refused> {
+    while !body.is_end_stream() {
+        match body.frame().await {
+            None => break,
+            Some(Err(_)) => return Err(Refused::Failed(Cause::Lost)),
+            Some(Ok(frame)) => match frame.into_data() {
+                Ok(piece) if !piece.is_empty() => return Ok(Some(piece)),
+                _ => {}
+            },
+        }
+    }
+    Ok(None)
+}
+
+fn is_event_stream(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+    kind.get(.."text/event-stream".len()).is_some_and(|kind| kind.eq_ignore_ascii_case(b"text/event-stream"))
+}

@@ -1,0 +1,70 @@
+//! The body of an answer: bytes at hand, a replica's stream passed straight through, or a stream that has begun before
+//! its replica has.
+
+mod held;
+mod relay;
+
+pub(crate) use held::{Held, Outcome};
+pub(crate) use relay::Relay;
+
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+/// The replica's stream broke off, and the client must see that: hyper closes the connection without a proper end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the answer broke off")]
+pub(crate) struct Broken;
+
+/// An answer's body.
+#[derive(Debug)]
+pub(crate) enum Body {
+    /// All there.
+    Whole(Bytes),
+    /// From a replica.
+    Relay(Box<Relay>),
+    /// Begun without one.
+    Held(Box<Held>),
+}
+
+impl Body {
+    /// Of bytes at hand.
+    pub(crate) fn whole(bytes: impl Into<Bytes>) -> Self {
+        Self::Whole(bytes.into())
+    }
+}
+
+impl http_body::Body for Body {
+    type Data = Bytes;
+    type Error = Broken;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+        match self.get_mut() {
+            Self::Whole(bytes) => {
+                let bytes = std::mem::take(bytes);
+                Poll::Ready((!bytes.is_empty()).then(|| Ok(Frame::data(bytes))))
+            }
+            Self::Relay(relay) => Pin::new(relay.as_mut()).poll_frame(cx),
+            Self::Held(held) => Pin::new(held.as_mut()).poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Whole(bytes) => bytes.is_empty(),
+            Self::Relay(relay) => relay.is_end_stream(),
+            Self::Held(_) => false,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Self::Relay(relay) => relay.size_hint(),
+            Self::Held(_) => SizeHint::default(),
+        }
+    }
+}

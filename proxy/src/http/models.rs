@@ -1,0 +1,133 @@
+//! The lists of models: joined over all replicas that serve.
+
+use dunlin_node::directory::{Directory, Replica};
+use dunlin_protocol::{
+    announcement::{ReplicaState, ServedModel},
+    id::ModelId,
+};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// What all replicas together say of a model.
+struct Joined<'a> {
+    served: &'a ServedModel,
+    runtime: Option<&'a str>,
+    context: Option<u32>,
+    replicas: usize,
+}
+
+/// `GET /v1/models`: by name.
+pub(super) fn list(directory: &Directory, started: u64) -> Value {
+    let mut models: BTreeMap<&ModelId, Joined<'_>> = BTreeMap::new();
+    for replica in ready(directory) {
+        for served in &replica.models {
+            models.entry(&served.id).or_insert_with(|| Joined::new(served, replica)).join(served);
+        }
+    }
+    let data: Vec<Value> = models.values().map(|model| model.to_json(started)).collect();
+    json!({"object": "list", "data": data})
+}
+
+/// `GET /v1/models/ID`: `None` when no replica serves it.
+pub(super) fn one(directory: &Directory, id: &ModelId, started: u64) -> Option<Value> {
+    let mut joined: Option<Joined<'_>> = None;
+    for replica in directory.replicas(id).filter(|replica| replica.state == ReplicaState::Ready) {
+        if let Some(served) = replica.models.iter().find(|served| served.id == *id) {
+            joined.get_or_insert_with(|| Joined::new(served, replica)).join(served);
+        }
+    }
+    joined.map(|model| model.to_json(started))
+}
+
+/// How many models can be asked.
+pub(super) fn count(directory: &Directory) -> usize {
+    let mut models: Vec<_> = ready(directory).flat_map(|replica| &replica.models).map(|served| &served.id).collect();
+    models.sort_unstable();
+    models.dedup();
+    models.len()
+}
+
+fn ready(directory: &Directory) -> impl Iterator<Item = &Replica> {
+    directory.all_replicas().filter(|replica| replica.state == ReplicaState::Ready)
+}
+
+impl<'a> Joined<'a> {
+    fn new(served: &'a ServedModel, replica: &'a Replica) -> Self {
+        Self { served, runtime: replica.runtime.as_ref().map(AsRef::as_ref), context: None, replicas: 0 }
+    }
+
+    /// The shortest context counts: a request may go to any of the replicas.
+    fn join(&mut self, served: &ServedModel) {
+        self.replicas += 1;
+        self.context = match (self.context, served.context) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+    }
+
+    /// OpenAI's fields, and vLLM's `parent` and `max_model_len` where known.
+    fn to_json(&self, started: u64) -> Value {
+        let mut model = json!({
+            "id": self.served.id.as_str(),
+            "object": "model",
+            "created": started,
+            "owned_by": self.runtime.unwrap_or("dunlin"),
+            "replicas": self.replicas,
+        });
+        if let Some(parent) = &self.served.parent {
+            model["parent"] = parent.as_str().into();
+        }
+        if let Some(context) = self.context {
+            model["max_model_len"] = context.into();
+        }
+        model
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dunlin_node::directory::Event;
+    use dunlin_protocol::{
+        announcement::Announcement,
+        id::{PeerId, ReplicaId, RuntimeName, Version},
+        record::Continuation,
+    };
+    use std::time::Instant;
+
+    fn announce(directory: &mut Directory, state: ReplicaState, models: &[(&str, Option<u32>)]) {
+        let models = models.iter().map(|(id, context)| ServedModel {
+            id: ModelId::new(id).unwrap(),
+            parent: id.strip_suffix("-lora").map(|parent| ModelId::new(parent).unwrap()),
+            context: *context,
+        });
+        let announcement = Announcement {
+            replica: ReplicaId { peer: PeerId::random(), index: 0 },
+            version: Version { epoch: 1, seq: 1 },
+            state,
+            runtime: RuntimeName::new("vllm").unwrap(),
+            continuation: Continuation::None,
+            slots: 4,
+            models: models.collect(),
+        };
+        directory.apply(Event::Announcement(announcement), Instant::now());
+    }
+
+    #[test]
+    fn models_are_joined_over_replicas_that_serve() {
+        let mut directory = Directory::default();
+        announce(&mut directory, ReplicaState::Ready, &[("a/b", Some(4096)), ("a/b-lora", None)]);
+        announce(&mut directory, ReplicaState::Ready, &[("a/b", Some(2048))]);
+        announce(&mut directory, ReplicaState::Starting, &[("later", None)]);
+        let list = list(&directory, 7);
+        let expected = json!({"object": "list", "data": [
+            {"id": "a/b", "object": "model", "created": 7, "owned_by": "vllm", "replicas": 2, "max_model_len": 2048},
+            {"id": "a/b-lora", "object": "model", "created": 7, "owned_by": "vllm", "replicas": 1, "parent": "a/b"},
+        ]});
+        assert_eq!(list, expected);
+        let id = |id: &str| ModelId::new(id).unwrap();
+        assert_eq!(one(&directory, &id("a/b"), 7).as_ref(), Some(&expected["data"][0]));
+        assert_eq!(one(&directory, &id("later"), 7), None);
+        assert_eq!(count(&directory), 2);
+    }
+}

@@ -1,0 +1,190 @@
+//! Accepting clients: how many, how long each may take, and the end.
+
+use super::{Door, answer::Body};
+use crate::config::Config;
+use http::{Request, Response};
+use hyper::{
+    body::Incoming,
+    server::conn::{http1, http2},
+    service::service_fn,
+};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use socket2::{SockRef, TcpKeepalive};
+use std::{convert::Infallible, io, pin::pin, sync::Arc, time::Duration};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time,
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+/// How a client that begins so is spoken to in HTTP/2; what begins otherwise is HTTP/1.
+/// Seen whole before hyper is let at it, since hyper sets no time for it.
+const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// Between two looks at a client that has sent a part of that.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// After an accept that failed because the process has no file left.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
+/// Streams of one HTTP/2 client.
+const HTTP2_STREAMS: u32 = 256;
+/// Silence after which an HTTP/2 client is asked whether it is there.
+const HTTP2_PING: Duration = Duration::from_secs(20);
+/// A client that has vanished without a word is noticed after this long, so that its requests end.
+const TCP_KEEPALIVE: Duration = Duration::from_secs(30);
+/// Bytes of one client's head, and of what is read or written at once.
+const BUFFER: usize = 128 << 10;
+
+/// The accepting side of one proxy.
+pub(crate) struct Server {
+    listener: TcpListener,
+    door: Arc<Door>,
+    connections: Arc<Semaphore>,
+    head: Duration,
+    drain: Duration,
+}
+
+impl Server {
+    /// Serves `door` on `listener`.
+    pub(crate) fn new(listener: TcpListener, door: Arc<Door>, config: &Config) -> Self {
+        let connections = Arc::new(Semaphore::new(config.connections));
+        Self { listener, door, connections, head: config.head, drain: config.drain }
+    }
+
+    /// Accepts until `shutdown`; then lets what is in flight finish, for a while.
+    pub(crate) async fn run(self, shutdown: CancellationToken) {
+        let clients = TaskTracker::new();
+        let abort = CancellationToken::new();
+        loop {
+            let accepted = tokio::select! {
+                () = shutdown.cancelled() => break,
+                accepted = self.listener.accept() => accepted,
+            };
+            match accepted {
+                Ok((stream, _)) => self.take(stream, &clients, &shutdown, &abort),
+                Err(error) => {
+                    tracing::warn!(%error, "a client could not be accepted");
+                    time::sleep(ACCEPT_AGAIN).await;
+                }
+            }
+        }
+        drop(self.listener);
+        clients.close();
+        if time::timeout(self.drain, clients.wait()).await.is_err() {
+            tracing::warn!(clients = clients.len(), "ending with answers in flight");
+            abort.cancel();
+            clients.wait().await;
+        }
+    }
+
+    fn take(&self, stream: TcpStream, clients: &TaskTracker, stop: &CancellationToken, abort: &CancellationToken) {
+        let Ok(permit) = self.connections.clone().try_acquire_owned() else {
+            // Closed at once: what waited in line here would wait for those who hold the connections.
+            self.door.metrics.refused_connections.inc();
+            return;
+        };
+        if let Err(error) = prepare(&stream) {
+            tracing::debug!(%error, "socket options");
+        }
+        let client = Client { door: self.door.clone(), head: self.head, stop: stop.clone(), _permit: permit };
+        let abort = abort.clone();
+        clients.spawn(async move {
+            client.door.metrics.connections.inc();
+            tokio::select! {
+                () = abort.cancelled() => {}
+                () = client.serve(stream) => {}
+            }
+            client.door.metrics.connections.dec();
+        });
+    }
+}
+
+fn prepare(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let keepalive = TcpKeepalive::new().with_time(TCP_KEEPALIVE).with_interval(TCP_KEEPALIVE / 3).with_retries(3);
+    SockRef::from(stream).set_tcp_keepalive(&keepalive)
+}
+
+/// One client's connection.
+struct Client {
+    door: Arc<Door>,
+    head: Duration,
+    stop: CancellationToken,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Client {
+    async fn serve(&self, stream: TcpStream) {
+        let first = tokio::select! {
+            () = self.stop.cancelled() => return,
+            first = time::timeout(self.head, speaks_http2(&stream)) => first,
+        };
+        let served = match first {
+            Ok(Ok(true)) => self.http2(stream).await,
+            Ok(Ok(false)) => self.http1(stream).await,
+            Ok(Err(_)) | Err(_) => return,
+        };
+        if let Err(error) = served {
+            tracing::debug!(%error, "connection ended");
+        }
+    }
+
+    async fn http1(&self, stream: TcpStream) -> hyper::Result<()> {
+        let mut connection = pin!(
+            http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(self.head)
+                .max_buf_size(BUFFER)
+                .serve_connection(TokioIo::new(stream), service_fn(|request| self.answer(request)))
+        );
+        tokio::select! {
+            done = connection.as_mut() => return done,
+            () = self.stop.cancelled() => connection.as_mut().graceful_shutdown(),
+        }
+        connection.await
+    }
+
+    async fn http2(&self, stream: TcpStream) -> hyper::Result<()> {
+        let door = self.door.clone();
+        let mut connection = pin!(
+            http2::Builder::new(TokioExecutor::new())
+                .timer(TokioTimer::new())
+                .max_concurrent_streams(HTTP2_STREAMS)
+                .keep_alive_interval(HTTP2_PING)
+                .max_header_list_size(BUFFER as u32)
+                .serve_connection(
+                    TokioIo::new(stream),
+                    service_fn(move |request| {
+                        let door = door.clone();
+                        async move { Ok::<_, Infallible>(door.answer(request).await) }
+                    }),
+                )
+        );
+        tokio::select! {
+            done = connection.as_mut() => return done,
+            () = self.stop.cancelled() => connection.as_mut().graceful_shutdown(),
+        }
+        connection.await
+    }
+
+    async fn answer(&self, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+        Ok(self.door.clone().answer(request).await)
+    }
+}
+
+/// Whether the client's first bytes are HTTP/2's; leaves them to be read.
+async fn speaks_http2(stream: &TcpStream) -> io::Result<bool> {
+    let mut first = [0; HTTP2_PREFACE.len()];
+    loop {
+        let seen = stream.peek(&mut first).await?;
+        if seen == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if first[..seen] != HTTP2_PREFACE[..seen] {
+            return Ok(false);
+        }
+        if seen == HTTP2_PREFACE.len() {
+            return Ok(true);
+        }
+        time::sleep(LOOK_AGAIN).await;
+    }
+}

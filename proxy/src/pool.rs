@@ -1,0 +1,360 @@
+//! The proxy's own view of the replicas: what it has sent where, who failed, who waits. Binds the pure decisions
+//! (`route`, `late`, `eject`, `budget`) to the directory, the clock and the tasks that wait.
+
+mod lease;
+mod seen;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use lease::Lease;
+
+use crate::{
+    budget::Budget,
+    eject::Breaker,
+    late::{Line, Place},
+    metrics::Metrics,
+    route::{self, Ask, Own, Ranked},
+};
+use dunlin_node::directory::SharedDirectory;
+use dunlin_protocol::id::{ModelId, ReplicaId};
+use rand::rngs::SmallRng;
+use seen::Seen;
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+use tokio::{
+    sync::{Notify, oneshot},
+    time,
+};
+use tokio_util::sync::CancellationToken;
+
+/// How long a replica that refused as `full` is taken for full, unless one of our own requests ends there.
+const REFUSED: Duration = Duration::from_millis(50);
+/// How often those who wait are looked at when nothing is heard: reports go stale and refusals are forgotten in silence.
+const TICK: Duration = Duration::from_millis(50);
+/// Waiting requests that are looked at when the first in line can't use the free slot because it failed there.
+const LOOK_AHEAD: usize = 8;
+/// Replicas remembered before those that have nothing to remember are dropped.
+const RECORDS: usize = 8192;
+/// Sends and ends that are remembered per replica while no report comes.
+const SINCE_REPORT: usize = 1024;
+/// Models with a turn of their own; when there are more, all start over.
+const TURNS: usize = 4096;
+
+/// Why no replica was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unserved {
+    /// The directory knows no replica of the model in any state.
+    Unknown,
+    /// Replicas are known, and none serves or starts.
+    NoReplica,
+    /// None was up by the deadline though some are starting.
+    StillStarting,
+    /// All slots were taken until the deadline.
+    StillFull,
+    /// So many wait already that this one may not.
+    TooMany,
+}
+
+/// Bounds of the pool.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Settings {
+    /// A report older than this is not believed.
+    pub(crate) fresh: Duration,
+    /// Requests that may wait for one model.
+    pub(crate) waiting_per_model: usize,
+    /// Requests that may wait in all.
+    pub(crate) waiting: usize,
+}
+
+/// A request's way through the pool: kept over its tries.
+#[derive(Debug, Default)]
+pub(crate) struct Ticket {
+    place: Option<Place>,
+    /// Replicas on which it failed.
+    pub(crate) tried: Vec<ReplicaId>,
+    /// Whether it had to wait for a slot.
+    pub(crate) waited: bool,
+}
+
+/// All replicas as this proxy sees them.
+pub(crate) struct Pool {
+    directory: SharedDirectory,
+    settings: Settings,
+    metrics: Arc<Metrics>,
+    state: Mutex<State>,
+    /// Somebody began to wait, or a request ended while somebody waits.
+    wake: Notify,
+}
+
+struct State {
+    records: HashMap<ReplicaId, Record>,
+    line: Line<Waiter>,
+    turns: HashMap<ModelId, u64>,
+    budget: Budget,
+    rng: SmallRng,
+}
+
+/// What is remembered of one replica.
+#[derive(Debug, Default)]
+struct Record {
+    in_flight: u32,
+    /// When requests were sent and ended, as far as the newest report can't count them.
+    sent: VecDeque<Instant>,
+    ended: VecDeque<Instant>,
+    refused: Option<Instant>,
+    breaker: Breaker,
+}
+
+/// Somebody who waits for a slot.
+#[derive(Debug)]
+struct Waiter {
+    tried: Vec<ReplicaId>,
+    grant: oneshot::Sender<Lease>,
+}
+
+impl Pool {
+    /// A pool over `directory`.
+    pub(crate) fn new(directory: SharedDirectory, settings: Settings, metrics: Arc<Metrics>) -> Self {
+        let state = State {
+            records: HashMap::new(),
+            line: Line::new(settings.waiting_per_model, settings.waiting),
+            turns: HashMap::new(),
+            budget: Budget::default(),
+            rng: rand::make_rng(),
+        };
+        Self { directory, settings, metrics, state: Mutex::new(state), wake: Notify::new() }
+    }
+
+    /// The replica that `model` is to be asked of now, or as soon as one has a slot free.
+    ///
+    /// # Errors
+    /// Says why there is none by `until`. Dropping the future gives the place in the line up.
+    pub(crate) async fn lease(
+        self: &Arc<Self>,
+        model: &ModelId,
+        ticket: &mut Ticket,
+        until: Instant,
+    ) -> Result<Lease, Unserved> {
+        let (place, granted) = match self.lease_or_wait(model, ticket)? {
+            Found::Lease(lease) => return Ok(lease),
+            Found::Wait(place, granted) => (place, granted),
+        };
+        ticket.waited = true;
+        let _leaves = LeaveLine { pool: self, model, place };
+        self.wake.notify_one();
+        match time::timeout_at(until.into(), granted).await {
+            Ok(Ok(lease)) => Ok(lease),
+            Ok(Err(_)) | Err(_) => Err(self.seen(model).unserved()),
+        }
+    }
+
+    fn lease_or_wait(self: &Arc<Self>, model: &ModelId, ticket: &mut Ticket) -> Result<Found, Unserved> {
+        let now = Instant::now();
+        let seen = self.seen(model);
+        if seen.nobody() {
+            return Err(seen.unserved());
+        }
+        let mut state = self.state();
+        let first_time = ticket.place.is_none();
+        let place = *ticket.place.get_or_insert_with(|| state.line.number());
+        if first_time {
+            state.budget.earn();
+        }
+        if state.line.is_next(model, place)
+            && let Some(lease) = self.try_lease(&mut state, model, &ticket.tried, seen, now)
+        {
+            return Ok(Found::Lease(lease));
+        }
+        let (grant, granted) = oneshot::channel();
+        let waiter = Waiter { tried: ticket.tried.clone(), grant };
+        if first_time {
+            state.line.join(model, place, waiter).map_err(|_| Unserved::TooMany)?;
+        } else {
+            state.line.rejoin(model, place, waiter);
+        }
+        self.metrics.set_waiting(state.line.len());
+        Ok(Found::Wait(place, granted))
+    }
+
+    /// Takes a slot of the best replica that has one free.
+    fn try_lease(
+        self: &Arc<Self>,
+        state: &mut State,
+        model: &ModelId,
+        tried: &[ReplicaId],
+        mut seen: Seen,
+        now: Instant,
+    ) -> Option<Lease> {
+        for candidate in &mut seen.ready {
+            if let Some(record) = state.records.get_mut(&candidate.replica) {
+                candidate.own = record.own(candidate.load.map(|load| load.received), now);
+            }
+        }
+        let turn = state.turn(model);
+        let ask = Ask { tried, turn, fresh: self.settings.fresh };
+        let best = route::rank(&seen.ready, &ask, now, &mut state.rng).first().copied().filter(|best| best.free)?;
+        state.advance_turn(model);
+        Some(self.take(state, best, now))
+    }
+
+    fn take(self: &Arc<Self>, state: &mut State, best: Ranked, now: Instant) -> Lease {
+        if state.records.len() >= RECORDS {
+            state.records.retain(|_, record| record.in_flight > 0 || !record.breaker.is_clean());
+        }
+        let record = state.records.entry(best.replica).or_default();
+        record.start(now);
+        let probe = record.breaker.on_send(now);
+        Lease::new(self.clone(), best, probe)
+    }
+
+    fn seen(&self, model: &ModelId) -> Seen {
+        self.directory.read(|directory| Seen::of(directory, model))
+    }
+
+    /// Gives free slots to those who wait, until `shutdown`. Does nothing while nobody waits.
+    pub(crate) async fn drive(self: Arc<Self>, shutdown: CancellationToken) {
+        let mut changes = self.directory.changed();
+        let stopped = shutdown.cancelled();
+        tokio::pin!(stopped);
+        loop {
+            let somebody_waits = self.waiting() > 0;
+            tokio::select! {
+                () = &mut stopped => return,
+                () = self.wake.notified() => {}
+                _ = changes.changed(), if somebody_waits => {}
+                () = time::sleep(TICK), if somebody_waits => {}
+            }
+            changes.mark_unchanged();
+            self.serve_waiting();
+        }
+    }
+
+    fn serve_waiting(self: &Arc<Self>) {
+        let models = self.state().line.models();
+        for model in models {
+            // Granted outside the lock: a waiter that has gone drops the lease right here, which takes the lock.
+            while let Some((grant, lease)) = self.next_grant(&model) {
+                drop(grant.send(lease));
+            }
+        }
+    }
+
+    fn next_grant(self: &Arc<Self>, model: &ModelId) -> Option<(oneshot::Sender<Lease>, Lease)> {
+        let now = Instant::now();
+        let seen = self.seen(model);
+        let mut state = self.state();
+        let heads: Vec<(Place, Vec<ReplicaId>)> =
+            state.line.waiters(model).take(LOOK_AHEAD).map(|(place, waiter)| (place, waiter.tried.clone())).collect();
+        for (place, tried) in heads {
+            if let Some(lease) = self.try_lease(&mut state, model, &tried, seen.clone(), now) {
+                let grant = state.line.leave(model, place).map(|waiter| waiter.grant);
+                self.metrics.set_waiting(state.line.len());
+                drop(state);
+                return grant.map(|grant| (grant, lease));
+            }
+            if tried.is_empty() {
+                break;
+            }
+        }
+        None
+    }
+
+    /// Whether a retry of a timeout or a 5xx may be made; takes it from the budget.
+    pub(crate) fn may_retry(&self) -> bool {
+        self.state().budget.spend()
+    }
+
+    /// Whether no other replica serves `model` than these.
+    pub(crate) fn only(&self, model: &ModelId, tried: &[ReplicaId]) -> bool {
+        self.seen(model).ready.iter().all(|one| tried.contains(&one.replica))
+    }
+
+    /// Requests that wait now.
+    pub(crate) fn waiting(&self) -> usize {
+        self.state().line.len()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Counters and queues only: nothing that a panic elsewhere could leave half done.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+enum Found {
+    Lease(Lease),
+    Wait(Place, oneshot::Receiver<Lease>),
+}
+
+impl State {
+    fn turn(&self, model: &ModelId) -> u64 {
+        self.turns.get(model).copied().unwrap_or(0)
+    }
+
+    fn advance_turn(&mut self, model: &ModelId) {
+        if let Some(turn) = self.turns.get_mut(model) {
+            *turn = turn.wrapping_add(1);
+            return;
+        }
+        if self.turns.len() >= TURNS {
+            self.turns.clear();
+        }
+        self.turns.insert(model.clone(), 1);
+    }
+}
+
+impl Record {
+    fn start(&mut self, now: Instant) {
+        self.in_flight += 1;
+        note(&mut self.sent, now);
+    }
+
+    fn end(&mut self, now: Instant) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        note(&mut self.ended, now);
+    }
+
+    /// What is known at `now`, when the newest report came at `received`.
+    fn own(&mut self, received: Option<Instant>, now: Instant) -> Own {
+        if let Some(received) = received {
+            forget(&mut self.sent, received);
+            forget(&mut self.ended, received);
+        }
+        Own {
+            in_flight: self.in_flight,
+            sent_since: u32::try_from(self.sent.len()).unwrap_or(u32::MAX),
+            ended_since: u32::try_from(self.ended.len()).unwrap_or(u32::MAX),
+            refused: self.refused.is_some_and(|at| now.saturating_duration_since(at) < REFUSED),
+            standing: self.breaker.standing(now),
+        }
+    }
+}
+
+fn note(times: &mut VecDeque<Instant>, now: Instant) {
+    if times.len() >= SINCE_REPORT {
+        times.pop_front();
+    }
+    times.push_back(now);
+}
+
+fn forget(times: &mut VecDeque<Instant>, until: Instant) {
+    while times.front().is_some_and(|time| *time <= until) {
+        times.pop_front();
+    }
+}
+
+/// Gives a place in the line up, however the wait ends.
+struct LeaveLine<'a> {
+    pool: &'a Pool,
+    model: &'a ModelId,
+    place: Place,
+}
+impl Drop for LeaveLine<'_> {
+    fn drop(&mut self) {
+        let mut state = self.pool.state();
+        state.line.leave(self.model, self.place);
+        self.pool.metrics.set_waiting(state.line.len());
+    }
+}

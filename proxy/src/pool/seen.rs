@@ -1,0 +1,61 @@
+//! What the directory says of one model's replicas, taken out so that nothing is decided under its lock.
+
+use super::Unserved;
+use crate::route::{Candidate, Load, Own, Reach};
+use dunlin_node::directory::{Directory, Reachability, Replica};
+use dunlin_protocol::{announcement::ReplicaState, id::ModelId};
+
+/// The replicas of a model.
+#[derive(Debug, Clone)]
+pub(super) struct Seen {
+    /// Those that serve.
+    pub(super) ready: Vec<Candidate>,
+    starting: bool,
+    known: bool,
+}
+
+impl Seen {
+    pub(super) fn of(directory: &Directory, model: &ModelId) -> Self {
+        let mut seen = Self { ready: Vec::new(), starting: false, known: false };
+        for replica in directory.replicas(model) {
+            seen.known = true;
+            match replica.state {
+                ReplicaState::Ready => seen.ready.push(candidate(replica)),
+                ReplicaState::Starting => seen.starting = true,
+                ReplicaState::Draining | ReplicaState::Gone => {}
+            }
+        }
+        seen
+    }
+
+    /// Whether there is nobody to wait for.
+    pub(super) fn nobody(&self) -> bool {
+        self.ready.is_empty() && !self.starting
+    }
+
+    /// Why a request for the model could not be served.
+    pub(super) fn unserved(&self) -> Unserved {
+        match self {
+            Self { known: false, .. } => Unserved::Unknown,
+            Self { ready, .. } if !ready.is_empty() => Unserved::StillFull,
+            Self { starting: true, .. } => Unserved::StillStarting,
+            _ => Unserved::NoReplica,
+        }
+    }
+}
+
+fn candidate(replica: &Replica) -> Candidate {
+    Candidate {
+        replica: replica.id,
+        reach: match replica.reachability {
+            Reachability::Connected { relayed: false, .. } => Reach::Direct,
+            Reachability::Connected { relayed: true, .. } => Reach::Relayed,
+            Reachability::Unknown => Reach::Unknown,
+            Reachability::Suspect => Reach::Suspect,
+            Reachability::Disconnected => Reach::Gone,
+        },
+        slots: replica.slots,
+        load: replica.load.as_ref().map(|(report, received)| Load::new(report, *received)),
+        own: Own::default(),
+    }
+}

@@ -1,0 +1,141 @@
+//! One proxy: its parts put together, from start to end.
+
+use crate::{
+    auth::Auth,
+    config::Config,
+    control,
+    dispatch::Dispatcher,
+    http::{Door, serve::Server},
+    keys::Keys,
+    metrics::Metrics,
+    pool::{self, Pool},
+    request::body::Bounds,
+};
+use dunlin_node::{Handle, hop::Budget};
+use socket2::{Domain, Protocol, Socket, Type};
+use std::{
+    io,
+    net::{SocketAddr, TcpListener},
+    sync::{Arc, Mutex},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+use tokio::time::{self, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+
+/// Clients that the kernel holds while we are busy.
+const BACKLOG: i32 = 1024;
+/// How often is looked whether another process changed the keys.
+const KEYS: Duration = Duration::from_secs(1);
+
+/// Why a proxy did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The address can't be listened on.
+    #[error("cannot listen on {address}: {source}; choose another address with --http ADDR:PORT")]
+    Listen {
+        /// As configured.
+        address: SocketAddr,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+/// A proxy that listens already and answers once it runs.
+pub struct Proxy {
+    server: Server,
+    pool: Arc<Pool>,
+    keys: Keys,
+    address: SocketAddr,
+}
+
+impl Proxy {
+    /// Binds the listener. Must be called inside a tokio runtime.
+    ///
+    /// # Errors
+    /// The address is taken or not this machine's.
+    pub fn new(config: Config, handle: Handle, keys: Keys) -> Result<Self, Error> {
+        let listen = |source| Error::Listen { address: config.http, source };
+        let listener = bind(config.http).map_err(listen)?;
+        let address = listener.local_addr().map_err(listen)?;
+        let listener = tokio::net::TcpListener::from_std(listener).map_err(listen)?;
+        if config.no_auth {
+            tracing::warn!(%address, "no key is asked for; only requests to localhost are taken");
+        }
+        let metrics = Arc::new(Metrics::new());
+        let settings = pool::Settings {
+            fresh: config.fresh,
+            waiting_per_model: config.waiting_per_model,
+            waiting: config.waiting,
+        };
+        let pool = Arc::new(Pool::new(handle.directory().clone(), settings, metrics.clone()));
+        let dispatcher = Dispatcher {
+            handle,
+            pool: pool.clone(),
+            metrics: metrics.clone(),
+            first_byte: config.first_byte,
+            hold: config.hold,
+        };
+        let door = Door {
+            auth: if config.no_auth { Auth::LocalOnly } else { Auth::Keys(keys.clone()) },
+            bodies: Bounds { body: config.body, pause: config.body_pause, budget: Budget::new(config.buffered) },
+            dispatcher: Arc::new(dispatcher),
+            metrics,
+            silence: config.silence,
+            started: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+            rng: Mutex::new(rand::make_rng()),
+        };
+        let server = Server::new(listener, Arc::new(door), &config);
+        Ok(Self { server, pool, keys, address })
+    }
+
+    /// Where it listens; with the port that was chosen when none was asked for.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Routes for the node's control socket: `GET /keys`, `POST /keys` with `{"name": "..."}`, `DELETE /keys/{id}`.
+    pub fn control_routes(&self) -> axum::Router {
+        control::routes(self.keys.clone())
+    }
+
+    /// Answers clients until `shutdown`, then finishes what is in flight, within [`Config::drain`].
+    pub async fn run(self, shutdown: CancellationToken) {
+        tracing::info!(address = %self.address, "endpoint open");
+        // The pool goes on until the last answer: requests in flight may still wait for a slot.
+        let finished = CancellationToken::new();
+        let serve = async {
+            self.server.run(shutdown).await;
+            finished.cancel();
+        };
+        tokio::join!(serve, self.pool.drive(finished.clone()), watch_keys(self.keys, finished.clone()));
+    }
+}
+
+fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    // Taken over at once from a proxy that has just ended.
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// Notices what another process did to the keys.
+async fn watch_keys(keys: Keys, shutdown: CancellationToken) {
+    let mut tick = time::interval(KEYS);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            _ = tick.tick() => {}
+        }
+        let keys = keys.clone();
+        match tokio::task::spawn_blocking(move || keys.refresh()).await {
+            Ok(Err(error)) => tracing::warn!(%error, "keys could not be read again; the last ones stay in force"),
+            Ok(Ok(true)) => tracing::info!("keys changed"),
+            Ok(Ok(false)) | Err(_) => {}
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Reading a request's body into memory, within bounds: of one body, of all bodies together, and of a client's time.
+
+use bytes::{Bytes, BytesMut};
+use dunlin_node::hop::{Budget, Reservation};
+use http_body::Body;
+use http_body_util::BodyExt;
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// Shortest time a body gets however small it is.
+const SHORTEST: Duration = Duration::from_secs(10);
+/// Slowest client that is waited for, bytes per second; below, a body is an attack or a dead line.
+const SLOWEST: usize = 16 * 1024;
+/// Bytes of an unwanted body that are read and thrown away, so that a client that still sends gets to read the answer
+/// instead of a reset connection.
+const DISCARDED: usize = 4 << 20;
+/// How long that may take.
+const DISCARD: Duration = Duration::from_secs(2);
+
+/// Why a body was not read.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// Over the limit, bytes.
+    #[error("the body is larger than {0} bytes")]
+    TooLarge(usize),
+    /// All bodies together fill the memory that they may take.
+    #[error("too many request bodies are in memory")]
+    NoRoom,
+    /// The client sends too slowly, or has stopped.
+    #[error("the body did not arrive in time")]
+    TooSlow,
+    /// The client went away, or broke HTTP.
+    #[error("the body broke off")]
+    Broken,
+}
+
+/// What bodies may take.
+#[derive(Debug, Clone)]
+pub(crate) struct Bounds {
+    /// One body, bytes.
+    pub(crate) body: usize,
+    /// Longest pause between two pieces.
+    pub(crate) pause: Duration,
+    /// All bodies together.
+    pub(crate) budget: Budget,
+}
+
+/// Reads `body` to its end.
+///
+/// # Errors
+/// One of the bounds is passed, or the client went away.
+pub(crate) async fn read<B>(body: &mut B, bounds: &Bounds) -> Result<(Bytes, Reservation), Error>
+where
+    B: Body<Data = Bytes> + Unpin,
+{
+    let expected = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+    if expected > bounds.body {
+        return Err(Error::TooLarge(bounds.body));
+    }
+    let mut share = bounds.budget.reserve(0).ok_or(Error::NoRoom)?;
+    let in_all = SHORTEST + Duration::from_secs((bounds.body / SLOWEST) as u64);
+    let bytes = timeout(in_all, collect(body, bounds, &mut share)).await.map_err(|_| Error::TooSlow)??;
+    Ok((bytes, share))
+}
+
+async fn collect<B>(body: &mut B, bounds: &Bounds, share: &mut Reservation) -> Result<Bytes, Error>
+where
+    B: Body<Data = Bytes> + Unpin,
+{
+    let mut first = Bytes::new();
+    let mut rest = BytesMut::new();
+    while let Some(frame) = timeout(bounds.pause, body.frame()).await.map_err(|_| Error::TooSlow)? {
+        let Ok(piece) = frame.map_err(|_| Error::Broken)?.into_data() else { continue };
+        if first.len() + rest.len() + piece.len() > bounds.body {
+            return Err(Error::TooLarge(bounds.body));
+        }
+        if !share.grow(piece.len()) {
+            return Err(Error::NoRoom);
+        }
+        if first.is_empty() {
+            first = piece;
+            continue;
+        }
+        if rest.is_empty() {
+            rest.reserve(usize::try_from(body.size_hint().lower()).unwrap_or(0).min(bounds.body) + piece.len());
+        }
+        rest.extend_from_slice(&piece);
+    }
+    if rest.is_empty() {
+        return Ok(first);
+    }
+    let mut whole = BytesMut::with_capacity(first.len() + rest.len());
+    whole.extend_from_slice(&first);
+    whole.extend_from_slice(&rest);
+    Ok(whole.freeze())
+}
+
+/// Throws away what a client still sends of a body that nobody wants, within bounds.
+pub(crate) async fn discard<B>(body: &mut B)
+where
+    B: Body<Data = Bytes> + Unpin,
+{
+    let mut left = DISCARDED;
+    let reading = async {
+        while let Some(Ok(frame)) = body.frame().await {
+            match left.checked_sub(frame.data_ref().map_or(0, Bytes::len)) {
+                Some(less) => left = less,
+                None => break,
+            }
+        }
+    };
+    // Whether it ended in time makes no difference to the answer.
+    let _ = timeout(DISCARD, reading).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::stream;
+    use http_body::Frame;
+    use http_body_util::{Full, StreamBody};
+    use std::convert::Infallible;
+
+    fn pieces(pieces: &[&'static str]) -> impl Body<Data = Bytes> + Unpin + use<> {
+        let frames: Vec<_> =
+            pieces.iter().map(|piece| Ok::<_, Infallible>(Frame::data(Bytes::from_static(piece.as_bytes())))).collect();
+        StreamBody::new(stream::iter(frames))
+    }
+
+    fn bounds() -> Bounds {
+        Bounds { body: 10, pause: Duration::from_millis(50), budget: Budget::new(15) }
+    }
+
+    #[tokio::test]
+    async fn pieces_are_joined_in_order() {
+        let (bytes, _) = read(&mut pieces(&["a", "bc", "", "def"]), &bounds()).await.unwrap();
+        assert_eq!(bytes, "abcdef");
+    }
+
+    #[tokio::test]
+    async fn one_piece_is_not_copied() {
+        let whole = Bytes::from_static(b"0123456789");
+        let (bytes, _) = read(&mut Full::new(whole.clone()), &bounds()).await.unwrap();
+        assert_eq!(bytes.as_ptr(), whole.as_ptr());
+    }
+
+    #[tokio::test]
+    async fn too_much_is_refused_announced_or_not() {
+        let announced = read(&mut Full::new(Bytes::from_static(b"0123456789a")), &bounds()).await;
+        assert!(matches!(announced, Err(Error::TooLarge(10))));
+        assert!(matches!(read(&mut pieces(&["012345", "6789a"]), &bounds()).await, Err(Error::TooLarge(10))));
+    }
+
+    #[tokio::test]
+    async fn all_bodies_share_the_room_and_give_it_back() {
+        let bounds = bounds();
+        let held = read(&mut pieces(&["01234567"]), &bounds).await.unwrap();
+        assert!(matches!(read(&mut pieces(&["01234567"]), &bounds).await, Err(Error::NoRoom)));
+        drop(held);
+        assert!(read(&mut pieces(&["01234567"]), &bounds).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_client_that_stops_is_not_waited_for() {
+        let mut stopped = StreamBody::new(stream::pending::<Result<Frame<Bytes>, Infallible>>());
+        assert!(matches!(read(&mut stopped, &bounds()).await, Err(Error::TooSlow)));
+    }
+}

@@ -1,0 +1,144 @@
+//! What replicas do wrong, and how little of it the client notices.
+
+use crate::{
+    engine::{Engine, Play},
+    mesh::Mesh,
+};
+use bytes::Bytes;
+use dunlin_protocol::hop::Fault;
+use futures::future::join_all;
+use http::StatusCode;
+use std::time::{Duration, Instant};
+
+const SHORT: Duration = Duration::from_millis(300);
+
+/// C6: one of two replicas is killed under load; no request fails before its first byte.
+#[tokio::test]
+async fn a_replica_killed_under_load_fails_no_request() {
+    let mesh = Mesh::new().await;
+    let engine = Engine::new(Play::Slow(Duration::from_millis(30)));
+    let (mut dies, _lives) = (mesh.agent(&["m"], 64, &engine).await, mesh.agent(&["m"], 64, &engine).await);
+    let client = mesh.client();
+    let loops = (0..8).map(|_| async {
+        let mut statuses = Vec::new();
+        for _ in 0..25 {
+            statuses.push(client.chat("m").await.status);
+        }
+        statuses
+    });
+    let killer = async {
+        tokio::time::sleep(Duration::from_millis(250)).await;
+        dies.kill().await;
+    };
+    let (statuses, ()) = tokio::join!(join_all(loops), killer);
+    let failed: Vec<_> = statuses.iter().flatten().filter(|status| **status != StatusCode::OK).collect();
+    assert!(failed.is_empty(), "{failed:?}");
+    assert_eq!(statuses.iter().map(Vec::len).sum::<usize>(), 200);
+}
+
+/// C7: it takes the request and never answers.
+#[tokio::test]
+async fn a_hung_replica_costs_one_deadline_and_is_left_for_another() {
+    let mesh = Mesh::with(|config| config.first_byte = SHORT).await;
+    let (hangs, good) =
+        (Engine::new(Play::Hang), Engine::new(Play::Stream(vec!["data: [DONE]\n\n"], SHORT / 30, true)));
+    let _hangs = mesh.agent(&["m"], 4, &hangs).await;
+    // Alone, so that it is asked for certain.
+    let since = Instant::now();
+    let alone = mesh.client().stream("m").await;
+    assert_eq!((alone.status, alone.code().as_str()), (StatusCode::GATEWAY_TIMEOUT, "replica_timeout"));
+    assert!(since.elapsed() < SHORT * 4, "{:?}", since.elapsed());
+    assert!(alone.headers.contains_key("retry-after"));
+    let good_agent = mesh.agent(&["m"], 4, &good).await;
+    for _ in 0..6 {
+        let answer = mesh.client().stream("m").await;
+        assert_eq!(answer.status, StatusCode::OK, "{}", answer.text());
+        assert_eq!(answer.header("x-dunlin-replica"), good_agent.replica().to_string());
+    }
+    // The engine's head alone is no first byte.
+    hangs.play(Play::HeadOnly);
+    for _ in 0..4 {
+        assert_eq!(mesh.client().stream("m").await.status, StatusCode::OK);
+    }
+    assert!(hangs.asked() >= 2);
+    mesh.until(|_| hangs.now() == 0).await;
+}
+
+#[tokio::test]
+async fn bad_gateways_go_elsewhere_and_the_replica_is_ejected_and_returns() {
+    let mesh = Mesh::new().await;
+    let gateway = |status| Play::Say(status, "application/json", Bytes::from_static(b"{\"engine\":\"words\"}"));
+    let bad = Engine::new(gateway(StatusCode::BAD_GATEWAY));
+    let _bad = mesh.agent(&["m"], 64, &bad).await;
+    // With nobody else to ask, the engine's own words are the best answer there is.
+    let alone = mesh.client().chat("m").await;
+    assert_eq!((alone.status, alone.text().as_str()), (StatusCode::BAD_GATEWAY, "{\"engine\":\"words\"}"));
+    let good = Engine::saying("{}");
+    let _good = mesh.agent(&["m"], 64, &good).await;
+    for _ in 0..20 {
+        assert_eq!(mesh.client().chat("m").await.status, StatusCode::OK);
+    }
+    let while_out = bad.asked();
+    assert!((3..=4).contains(&while_out), "ejected after three failures: {while_out}");
+    assert!(mesh.metric("dunlin_proxy_ejections_total").await >= 1.0);
+    assert!(mesh.metric("dunlin_proxy_retries_total").await >= 2.0);
+    bad.play(Play::Say(StatusCode::OK, "application/json", Bytes::from_static(b"{}")));
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    for _ in 0..20 {
+        assert_eq!(mesh.client().chat("m").await.status, StatusCode::OK);
+    }
+    assert!(bad.asked() > while_out + 3, "back in rotation: {}", bad.asked());
+}
+
+/// C15: everybody fails; the client gets a reason and when to come back.
+#[tokio::test]
+async fn when_all_fail_the_client_is_told_why_and_when_to_return() {
+    let mesh = Mesh::new().await;
+    let engine = Engine::new(Play::Refuse(Fault::Engine));
+    let (_a, _b) = (mesh.agent(&["m"], 4, &engine).await, mesh.agent(&["m"], 4, &engine).await);
+    for _ in 0..6 {
+        let answer = mesh.client().chat("m").await;
+        assert_eq!((answer.status, answer.code().as_str()), (StatusCode::BAD_GATEWAY, "replicas_failed"));
+        assert!(answer.headers.contains_key("retry-after") && answer.text().contains("engine failed"));
+    }
+    assert_eq!(engine.asked(), 18, "three tries each, ejected or not: the pool is never empty");
+}
+
+/// C19: it announces a model that its agent refuses.
+#[tokio::test]
+async fn a_liar_is_left_for_another() {
+    let mesh = Mesh::new().await;
+    let (liar, honest) = (Engine::new(Play::Refuse(Fault::Agent)), Engine::saying("{}"));
+    let _liar = mesh.agent(&["m"], 4, &liar).await;
+    let _honest = mesh.agent(&["m"], 4, &honest).await;
+    for _ in 0..12 {
+        assert_eq!(mesh.client().chat("m").await.status, StatusCode::OK);
+    }
+    assert!(liar.asked() <= 4, "{}", liar.asked());
+}
+
+#[tokio::test]
+async fn a_draining_replica_sends_its_requests_elsewhere() {
+    let mesh = Mesh::new().await;
+    let (drains, stays) = (Engine::new(Play::Refuse(Fault::Draining)), Engine::saying("{}"));
+    let _drains = mesh.agent(&["m"], 4, &drains).await;
+    let _stays = mesh.agent(&["m"], 4, &stays).await;
+    for _ in 0..10 {
+        assert_eq!(mesh.client().chat("m").await.status, StatusCode::OK);
+    }
+    assert_eq!(mesh.metric("dunlin_proxy_ejections_total").await, 0.0, "draining is no failure");
+}
+
+/// C8: it comes back as a new process at a new address.
+#[tokio::test]
+async fn a_replica_that_returns_is_used_again() {
+    let mesh = Mesh::new().await;
+    let engine = Engine::saying("{}");
+    let mut first = mesh.agent(&["m"], 4, &engine).await;
+    assert_eq!(mesh.client().chat("m").await.status, StatusCode::OK);
+    first.kill().await;
+    let gone = mesh.client().chat("m").await;
+    assert!(gone.status.is_server_error() && gone.headers.contains_key("retry-after"), "{}", gone.text());
+    let _second = mesh.agent(&["m"], 4, &engine).await;
+    assert_eq!(mesh.client().chat("m").await.status, StatusCode::OK);
+}

@@ -1,0 +1,114 @@
+//! Clients that send too much, too slowly, or not at all.
+
+use crate::{client::CHAT, engine::Engine, mesh::Mesh};
+use http::StatusCode;
+use std::time::{Duration, Instant};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+#[tokio::test]
+async fn bodies_over_the_cap_are_refused_announced_or_not() {
+    let mesh = Mesh::with(|config| config.body = 100_000).await;
+    let engine = Engine::saying("{}");
+    let _agent = mesh.agent(&["m"], 4, &engine).await;
+    let body = |size: usize| format!(r#"{{"model":"m","x":"{}"}}"#, "x".repeat(size));
+    let answer = mesh.client().post(CHAT, body(100_001)).await;
+    assert_eq!((answer.status, answer.code().as_str()), (StatusCode::PAYLOAD_TOO_LARGE, "request_too_large"));
+    let chunked = format!("{:x}\r\n{}\r\n0\r\n\r\n", body(100_001).len(), body(100_001));
+    let answer = raw(&mesh, "transfer-encoding: chunked", &chunked).await;
+    assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
+    assert_eq!(mesh.client().post(CHAT, body(90_000)).await.status, StatusCode::OK);
+    engine.last(|asked| assert_eq!(asked.body.len(), body(90_000).len()));
+}
+
+#[tokio::test]
+async fn large_bodies_and_many_pieces_arrive_whole() {
+    let mesh = Mesh::new().await;
+    let engine = Engine::saying("{}");
+    let _agent = mesh.agent(&["m"], 4, &engine).await;
+    let body = format!(r#"{{"x":"{}","model":"m"}}"#, "é".repeat(4 << 20));
+    assert_eq!(mesh.client().post(CHAT, body.clone()).await.status, StatusCode::OK);
+    engine.last(|asked| assert!(asked.body == body.as_bytes()));
+}
+
+#[tokio::test]
+async fn all_bodies_together_are_bounded() {
+    let mesh = Mesh::with(|config| config.buffered = 100_000).await;
+    let engine = Engine::saying("{}");
+    let _agent = mesh.agent(&["m"], 4, &engine).await;
+    let body = format!(r#"{{"model":"m","x":"{}"}}"#, "x".repeat(150_000));
+    let answer = mesh.client().post(CHAT, body).await;
+    assert_eq!((answer.status, answer.code().as_str()), (StatusCode::SERVICE_UNAVAILABLE, "proxy_overloaded"));
+    assert_eq!(mesh.client().chat("m").await.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn slow_heads_and_slow_bodies_are_cut_off() {
+    let mesh = Mesh::with(|config| {
+        config.head = Duration::from_millis(200);
+        config.body_pause = Duration::from_millis(200);
+    })
+    .await;
+    for begun in ["", "P", "PRI * HTTP/2.0\r\n\r\nSM", "POST / HTTP/1.1\r\nhost: x\r\nx-slow: "] {
+        let since = Instant::now();
+        let mut stream = TcpStream::connect(mesh.endpoint).await.unwrap();
+        stream.write_all(begun.as_bytes()).await.unwrap();
+        let mut rest = Vec::new();
+        let closed = tokio::time::timeout(Duration::from_secs(2), stream.read_to_end(&mut rest)).await;
+        assert!(closed.is_ok(), "{begun:?} is still open after {:?}", since.elapsed());
+    }
+    let since = Instant::now();
+    let answer = raw(&mesh, "content-length: 50", "{\"model\":").await;
+    assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+    assert!(since.elapsed() < Duration::from_secs(4));
+}
+
+#[tokio::test]
+async fn connections_are_bounded() {
+    let mesh = Mesh::with(|config| config.connections = 2).await;
+    let open = [TcpStream::connect(mesh.endpoint).await.unwrap(), TcpStream::connect(mesh.endpoint).await.unwrap()];
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let mut third = TcpStream::connect(mesh.endpoint).await.unwrap();
+    let read = tokio::time::timeout(Duration::from_secs(1), third.read(&mut [0; 1])).await.expect("still open");
+    assert!(matches!(read, Ok(0) | Err(_)));
+    drop(open);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(mesh.client().get("/health").await.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn heads_that_the_hop_could_not_carry_are_refused() {
+    let mesh = Mesh::new().await;
+    let engine = Engine::saying("{}");
+    let _agent = mesh.agent(&["m"], 4, &engine).await;
+    let long = format!("x-long: {}\r\ncontent-length: 13", "x".repeat(40_000));
+    let answer = raw(&mesh, &long, r#"{"model":"m"}"#).await;
+    assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
+    let fits = format!("x-long: {}\r\ncontent-length: 13", "x".repeat(20_000));
+    let answer = raw(&mesh, &fits, r#"{"model":"m"}"#).await;
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+}
+
+/// A client that still sends when it is refused gets to read why.
+#[tokio::test]
+async fn a_refusal_is_readable_while_the_client_still_sends() {
+    let mesh = Mesh::new().await;
+    let body = "x".repeat(3 << 20);
+    for _ in 0..5 {
+        let answer = mesh.client_with(Some("wrong")).post(CHAT, body.clone()).await;
+        assert_eq!(answer.code(), "invalid_api_key");
+    }
+}
+
+async fn raw(mesh: &Mesh, headers: &str, body: &str) -> String {
+    let key = mesh.keys.create("").unwrap().key;
+    let mut stream = TcpStream::connect(mesh.endpoint).await.unwrap();
+    let head = format!("POST {CHAT} HTTP/1.1\r\nhost: x\r\nx-api-key: {key}\r\nconnection: close\r\n{headers}\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    stream.write_all(body.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    let _ = tokio::time::timeout(Duration::from_secs(5), stream.read_to_end(&mut answer)).await;
+    String::from_utf8_lossy(&answer).into_owned()
+}

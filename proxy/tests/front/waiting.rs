@@ -1,0 +1,153 @@
+//! Requests that wait for a slot, or for a replica.
+
+use crate::{
+    client::CHAT,
+    engine::{Engine, Play},
+    mesh::Mesh,
+};
+use dunlin_protocol::announcement::ReplicaState;
+use futures::future::join_all;
+use http::{Method, StatusCode};
+use std::time::{Duration, Instant};
+
+const WORK: Duration = Duration::from_millis(60);
+
+#[tokio::test]
+async fn more_requests_than_slots_all_get_their_turn() {
+    let mesh = Mesh::new().await;
+    let (one, two) = (Engine::with_slots(2, Play::Slow(WORK)), Engine::with_slots(2, Play::Slow(WORK)));
+    let _one = mesh.agent(&["m"], 2, &one).await;
+    let _two = mesh.agent(&["m"], 2, &two).await;
+    let client = mesh.client();
+    let since = Instant::now();
+    let answers = join_all((0..24).map(|_| client.chat("m"))).await;
+    assert!(answers.iter().all(|answer| answer.status == StatusCode::OK));
+    assert_eq!((one.most(), two.most()), (2, 2));
+    assert!(one.asked() >= 8 && two.asked() >= 8, "{} and {}", one.asked(), two.asked());
+    // 24 requests of 60 ms on 4 slots take 360 ms at best.
+    assert!(since.elapsed() < WORK * 12, "{:?}", since.elapsed());
+}
+
+/// Another proxy fills the replica: our view of it is wrong, and it refuses.
+#[tokio::test]
+async fn a_refusal_for_being_full_is_waited_out() {
+    let mesh = Mesh::new().await;
+    let engine = Engine::with_slots(1, Play::Slow(WORK * 3));
+    let _agent = mesh.agent(&["m"], 8, &engine).await;
+    let client = mesh.client();
+    let answers = join_all((0..4).map(|_| client.chat("m"))).await;
+    assert!(answers.iter().all(|answer| answer.status == StatusCode::OK), "{answers:?}");
+    assert_eq!(engine.most(), 1);
+    assert_eq!(mesh.metric("dunlin_proxy_ejections_total").await, 0.0, "full is no failure");
+}
+
+#[tokio::test]
+async fn the_wait_is_bounded_in_time_and_number() {
+    let mesh = Mesh::with(|config| {
+        config.hold = Duration::from_millis(200);
+        config.waiting_per_model = 2;
+    })
+    .await;
+    let engine = Engine::with_slots(1, Play::Hang);
+    let _agent = mesh.agent(&["m"], 1, &engine).await;
+    let client = mesh.client();
+    let holder = tokio::spawn({
+        let client = client.clone();
+        async move { client.chat("m").await }
+    });
+    mesh.until(|_| engine.now() == 1).await;
+    let since = Instant::now();
+    let answers = join_all((0..5).map(|_| client.chat("m"))).await;
+    for answer in &answers {
+        assert_eq!((answer.status, answer.code().as_str()), (StatusCode::TOO_MANY_REQUESTS, "all_replicas_busy"));
+        assert_eq!(answer.header("retry-after"), "1");
+    }
+    assert!(since.elapsed() >= Duration::from_millis(200));
+    let many = answers.iter().filter(|answer| answer.text().contains("as many requests wait")).count();
+    assert_eq!(many, 3);
+    holder.abort();
+}
+
+/// C16.
+#[tokio::test]
+async fn a_request_is_held_while_a_replica_starts_and_refused_when_none_does() {
+    let mesh = Mesh::with(|config| config.hold = Duration::from_millis(600)).await;
+    let engine = Engine::saying("{}");
+    let agent = mesh.agent_not_ready(&engine).await;
+    agent.offer(ReplicaState::Starting, &["m"], 2).await;
+    mesh.until(|mesh| mesh.knows(&agent, "m", false)).await;
+    let client = mesh.client();
+    let since = Instant::now();
+    let answer = client.chat("m").await;
+    assert_eq!((answer.status, answer.code().as_str()), (StatusCode::SERVICE_UNAVAILABLE, "no_replica_available"));
+    assert!(answer.headers.contains_key("retry-after") && since.elapsed() >= Duration::from_millis(600));
+    let held = tokio::spawn({
+        let client = client.clone();
+        async move { client.chat("m").await }
+    });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    agent.offer(ReplicaState::Ready, &["m"], 2).await;
+    assert_eq!(held.await.unwrap().status, StatusCode::OK);
+    agent.offer(ReplicaState::Draining, &["m"], 2).await;
+    mesh.until(|mesh| mesh.knows(&agent, "m", false)).await;
+    let since = Instant::now();
+    assert_eq!(client.chat("m").await.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert!(since.elapsed() < Duration::from_millis(300), "at once");
+}
+
+/// C2: the only replica's report says full and is too old to be believed.
+#[tokio::test]
+async fn a_single_replica_with_a_stale_report_is_served_at_once() {
+    let mesh = Mesh::with(|config| config.fresh = Duration::from_millis(150)).await;
+    let engine = Engine::saying("{}");
+    let agent = mesh.agent(&["m"], 2, &engine).await;
+    agent.report(2, 2);
+    mesh.until(|mesh| mesh.proxy.directory().read(|d| d.replica(&agent.replica()).is_some_and(|r| r.load.is_some())))
+        .await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let since = Instant::now();
+    let answer = mesh.client().chat("m").await;
+    assert_eq!((answer.status, answer.header("x-dunlin-route")), (StatusCode::OK, "stale"));
+    assert!(since.elapsed() < Duration::from_millis(150), "{:?}", since.elapsed());
+}
+
+/// C5: the ladder's step can be seen.
+#[tokio::test]
+async fn the_step_of_the_ladder_is_named() {
+    let mesh = Mesh::new().await;
+    let engine = Engine::saying("{}");
+    let agent = mesh.agent(&["m"], 2, &engine).await;
+    assert_eq!(mesh.client().chat("m").await.header("x-dunlin-route"), "round-robin");
+    agent.report(2, 0);
+    mesh.until(|mesh| mesh.proxy.directory().read(|d| d.replica(&agent.replica()).is_some_and(|r| r.load.is_some())))
+        .await;
+    assert_eq!(mesh.client().chat("m").await.header("x-dunlin-route"), "fresh");
+    for step in ["round-robin", "fresh"] {
+        let series = format!("dunlin_proxy_requests_total{{model=\"m\",status=\"200\",route=\"{step}\"}}");
+        assert_eq!(mesh.metric(&series).await, 1.0, "{step}");
+    }
+}
+
+#[tokio::test]
+async fn who_hangs_up_while_waiting_is_not_served() {
+    let mesh = Mesh::new().await;
+    let engine = Engine::with_slots(1, Play::Slow(WORK * 4));
+    let _agent = mesh.agent(&["m"], 1, &engine).await;
+    let client = mesh.client();
+    let first = tokio::spawn({
+        let client = client.clone();
+        async move { client.chat("m").await }
+    });
+    mesh.until(|_| engine.now() == 1).await;
+    let body = r#"{"model":"m"}"#;
+    let gone = tokio::spawn({
+        let client = mesh.client();
+        async move { client.send(client.request(Method::POST, CHAT, body)).await }
+    });
+    tokio::time::sleep(WORK).await;
+    gone.abort();
+    assert_eq!(first.await.unwrap().status, StatusCode::OK);
+    tokio::time::sleep(WORK).await;
+    assert_eq!((engine.asked(), engine.now()), (1, 0));
+    assert_eq!(mesh.metric("dunlin_proxy_waiting").await, 0.0);
+}
