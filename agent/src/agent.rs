@@ -11,7 +11,7 @@ use crate::{
         status::Status,
     },
     serve::{self, NodeHandle, Service},
-    supervise::{Process, supervise},
+    supervise::{Process, reap_all, supervise},
 };
 use axum::Router;
 use dunlin_node::Handle;
@@ -109,6 +109,7 @@ impl Agent {
     pub async fn run(mut self, handle: Handle, shutdown: CancellationToken) {
         // A second run of the same routes is not possible: `run` takes the agent.
         let _ = self.service.node.set(NodeHandle(handle.clone()));
+        reap_all(&self.config.directory).await;
         let stop_engines = CancellationToken::new();
         let mut engines = self.start_engines(&stop_engines);
         let mut watching = JoinSet::new();

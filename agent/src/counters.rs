@@ -17,6 +17,8 @@ use std::{
 const WEIGHT: f64 = 0.2;
 /// Chunks between two looks at a stream's inter-token latency.
 const STRIDE: u32 = 16;
+/// A client that hangs up sooner without having got anything says nothing about the engine.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// Window of the chunk rate.
 const WINDOW: Duration = Duration::from_secs(1);
 /// Samples in the window; the reporter takes one each 100 ms.
@@ -26,6 +28,7 @@ const SAMPLES: usize = 16;
 #[derive(Debug, Default)]
 pub struct Counters {
     chunks: AtomicU64,
+    answers: AtomicU64,
     chunks_per_s: AtomicU32,
     averages: Mutex<Averages>,
 }
@@ -73,6 +76,12 @@ impl Counters {
     #[must_use]
     pub fn chunks(&self) -> u64 {
         self.chunks.load(Ordering::Relaxed)
+    }
+
+    /// Streamed chunks and whole answers since the start: grows while the engine does anything for a client.
+    #[must_use]
+    pub fn signs_of_life(&self) -> u64 {
+        self.chunks() + self.answers.load(Ordering::Relaxed)
     }
 
     /// Brings the chunk rate up to date. Called regularly, [`SAMPLES`] times a second at most.
@@ -126,6 +135,12 @@ impl Meter {
         }
     }
 
+    /// Whether the client waited in vain, and so long that the engine is to blame: to be asked when a client hangs up.
+    #[must_use]
+    pub fn was_abandoned(&self, now: Instant) -> bool {
+        self.chunks == 0 && now.duration_since(self.started) >= PATIENCE
+    }
+
     fn inter_token(&mut self, counters: &Counters, now: Instant) {
         let gaps = self.chunks - self.marked;
         if gaps > 0 {
@@ -140,6 +155,7 @@ impl Meter {
         if self.chunks > 1 && self.marked == 1 {
             self.inter_token(counters, now);
         }
+        counters.answers.fetch_add(1, Ordering::Relaxed);
         counters.averages().service.add(now.duration_since(self.started));
     }
 }
@@ -163,7 +179,7 @@ mod tests {
         let measured = counters.measured();
         assert_eq!((measured.ttft_us, measured.itl_us), (Some(50_000), Some(10_000)));
         assert_eq!(measured.service_us, Some(440_000));
-        assert_eq!(counters.chunks(), 40);
+        assert_eq!((counters.chunks(), counters.signs_of_life()), (40, 41));
     }
 
     #[test]
@@ -172,6 +188,15 @@ mod tests {
         Meter::start(start).finish(&counters, start + 7 * MS);
         let measured = counters.measured();
         assert_eq!((measured.ttft_us, measured.itl_us, measured.service_us), (None, None, Some(7_000)));
+    }
+
+    #[test]
+    fn who_gives_up_after_a_while_tells_of_a_hanging_engine() {
+        let (counters, start) = (Counters::default(), Instant::now());
+        let mut meter = Meter::start(start);
+        assert!(!meter.was_abandoned(start + PATIENCE - MS) && meter.was_abandoned(start + PATIENCE));
+        meter.chunk(&counters, start + MS);
+        assert!(!meter.was_abandoned(start + PATIENCE));
     }
 
     #[test]

@@ -22,7 +22,7 @@ use dunlin_protocol::{
     record::Continuation,
     runtime::Runtime,
 };
-use health::Health;
+use health::{Health, Traffic};
 use std::{
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -45,8 +45,9 @@ pub(crate) struct View {
 }
 
 impl View {
-    pub(crate) fn serves(&self, model: &str) -> bool {
-        self.models.iter().any(|served| served.id.as_str() == model)
+    /// The model of this name, if it is served.
+    pub(crate) fn serves(&self, model: &str) -> Option<&ModelId> {
+        self.models.iter().map(|served| &served.id).find(|id| id.as_str() == model)
     }
 }
 
@@ -132,6 +133,12 @@ impl Replica {
             }
             changed
         });
+    }
+
+    /// A client's request failed: noted, and the engine is looked at now.
+    pub(crate) fn request_failed(&self) {
+        self.health().saw(Traffic::Failed);
+        self.look.notify_one();
     }
 
     /// The engine listens there from now on; `None` when it is gone.

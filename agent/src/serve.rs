@@ -15,7 +15,7 @@ use axum::{
     routing::{any, get},
 };
 use dunlin_node::Handle;
-use dunlin_protocol::load::LoadReport;
+use dunlin_protocol::{id::ModelId, load::LoadReport};
 use std::{
     sync::{Arc, OnceLock},
     time::Instant,
@@ -48,6 +48,11 @@ impl std::fmt::Debug for NodeHandle {
 impl Service {
     pub(crate) fn new(replicas: Arc<[Arc<Replica>]>, client: Client) -> Self {
         Self { replicas, client, node: OnceLock::new(), followers: Arc::new(Semaphore::new(FOLLOWERS)) }
+    }
+
+    /// Whether this peer's certificate covers the model. The node leaves others out of what it announces.
+    fn may_serve(&self, model: &ModelId) -> bool {
+        self.node.get().is_none_or(|node| node.0.members().own().may_serve(model))
     }
 
     /// The load of a replica now; `None` before the node runs.

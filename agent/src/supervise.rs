@@ -6,6 +6,7 @@ pub(crate) mod orphan;
 pub(crate) mod plan;
 mod run;
 
+pub(crate) use orphan::reap_all;
 pub(crate) use run::supervise;
 
 use serde::Serialize;

@@ -15,8 +15,8 @@ use std::{collections::HashMap, time::Duration};
 const DEADLINE: Duration = Duration::from_millis(1500);
 /// Where anything that is OpenAI-compatible lists its models.
 const OPENAI_MODELS: &str = "/v1/models";
-/// `owned_by` in the list of a Dunlin proxy, which is no engine.
-const PROXY_OWNER: &str = "dunlin";
+/// What only a Dunlin proxy says of a model. A proxy is no engine: taking it for one would send requests in circles.
+const PROXY_SIGN: &str = "/data/0/replicas";
 
 /// What was found at a URL.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,10 +31,10 @@ pub struct Identity {
 pub async fn identify(client: &Client, url: &EngineUrl, catalogue: &Catalogue) -> Option<Identity> {
     let mut answers = Answers { client, url, known: HashMap::new() };
     let list = answers.get(OPENAI_MODELS).await.filter(|answer| answer.status.is_success());
-    let listed = list.and_then(|answer| models::parse(&answer.body).ok()).unwrap_or_default();
-    if listed.owner.as_deref() == Some(PROXY_OWNER) {
+    if list.is_some_and(is_proxy) {
         return None;
     }
+    let listed = list.and_then(|answer| models::parse(&answer.body).ok()).unwrap_or_default();
     let models: Vec<_> = listed.models.into_iter().map(|model| model.id).collect();
     for runtime in catalogue.iter() {
         if answers.show(runtime).await {
@@ -69,6 +69,11 @@ impl Answers<'_> {
         }
         false
     }
+}
+
+fn is_proxy(list: &Answer) -> bool {
+    let json: Option<serde_json::Value> = serde_json::from_slice(&list.body).ok();
+    json.is_some_and(|json| json.pointer(PROXY_SIGN).is_some())
 }
 
 fn shows(answer: &Answer, sign: &Sign) -> bool {

@@ -37,7 +37,7 @@ pub enum Work {
     Idle,
     /// It has requests and has said nothing lately.
     Busy,
-    /// It streams.
+    /// It answers requests or streams.
     Streaming,
 }
 
@@ -46,7 +46,7 @@ pub enum Work {
 pub enum Traffic {
     /// Answered, be it with a client's error.
     Answered,
-    /// No connection, a lost one, or a status of 500 and above.
+    /// No connection, a lost one, a status of 500 and above, or nothing until the client gave up.
     Failed,
 }
 
@@ -55,9 +55,9 @@ pub enum Traffic {
 pub enum Trial {
     /// Answered.
     Passed,
-    /// A server error or no connection.
+    /// A server error, no connection, or nothing in time while nobody else got anything either.
     Failed,
-    /// Nothing came in time, which a busy engine may do.
+    /// Nothing came in time, but the engine did other work, as a busy one does.
     Unclear,
 }
 

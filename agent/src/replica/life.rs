@@ -21,8 +21,10 @@ use tokio::time::sleep;
 const READY_PAUSE: Duration = Duration::from_secs(1);
 /// Between the first looks at one that doesn't serve yet; grows to [`READY_PAUSE`].
 const STARTING_PAUSE: Duration = Duration::from_millis(100);
+/// Looks that failing requests ask for are at least this far apart.
+const APART: Duration = Duration::from_millis(50);
 /// One question of a look.
-const DEADLINE: Duration = Duration::from_secs(5);
+const DEADLINE: Duration = Duration::from_secs(4);
 /// A trial: one token.
 const TRIAL_DEADLINE: Duration = Duration::from_secs(10);
 const TRIAL_BYTES: usize = 64 * 1024;
@@ -33,20 +35,24 @@ struct Looks {
     /// `None` when the runtime was configured.
     identify_with: Option<Arc<Catalogue>>,
     listed: Option<Listed>,
-    chunks: u64,
+    signs_of_life: u64,
     pause: Duration,
 }
 
 /// Looks at the engine of `replica` until dropped. With a catalogue, its kind is found out whenever it (re)appears.
 pub(crate) async fn live(replica: Arc<Replica>, client: Client, identify_with: Option<Arc<Catalogue>>) {
-    let mut looks = Looks { identify_with, listed: None, chunks: 0, pause: STARTING_PAUSE };
+    let mut looks = Looks { identify_with, listed: None, signs_of_life: 0, pause: STARTING_PAUSE };
     loop {
+        let soonest = Instant::now() + APART;
         looks.look(&replica, &client).await;
         let serving = replica.health().is_ready();
         looks.pause = if serving { READY_PAUSE } else { (looks.pause * 5 / 4).clamp(STARTING_PAUSE, READY_PAUSE) };
         tokio::select! {
             () = sleep(looks.pause) => {}
-            () = replica.look.notified() => looks.pause = STARTING_PAUSE,
+            () = replica.look.notified() => {
+                looks.pause = STARTING_PAUSE;
+                sleep(soonest.saturating_duration_since(Instant::now())).await;
+            }
         }
     }
 }
@@ -94,13 +100,13 @@ impl Looks {
 
     /// Tells the health what was seen, and what the engine was doing meanwhile.
     fn judge(&mut self, replica: &Replica, problem: Option<&Problem>) {
-        let chunks = replica.counters.chunks();
+        let signs_of_life = replica.counters.signs_of_life();
         let work = match replica.gate.counts().in_flight {
-            _ if chunks != self.chunks => Work::Streaming,
+            _ if signs_of_life != self.signs_of_life => Work::Streaming,
             0 => Work::Idle,
             _ => Work::Busy,
         };
-        self.chunks = chunks;
+        self.signs_of_life = signs_of_life;
         let seen = match problem {
             None => Probe::Well,
             Some(problem) if problem.is_absence() => Probe::Absent,
@@ -135,11 +141,12 @@ impl Looks {
         let models = served(&replica.configured, self.listed.as_ref());
         let Some(model) = models.first() else { return Trial::Unclear };
         let body = serde_json::json!({ "model": model.id, "prompt": "a", "max_tokens": 1 });
+        let before = replica.counters.signs_of_life();
         match client.post_json(url, "/v1/completions", &body, TRIAL_DEADLINE, TRIAL_BYTES).await {
             // 501: an embedding server's way of saying that it doesn't complete.
             Ok(answer) if answer.status.is_server_error() && answer.status.as_u16() != 501 => Trial::Failed,
             Ok(_) | Err(client::Error::TooLarge(_)) => Trial::Passed,
-            Err(client::Error::Deadline(_)) => Trial::Unclear,
+            Err(client::Error::Deadline(_)) if replica.counters.signs_of_life() != before => Trial::Unclear,
             Err(_) => Trial::Failed,
         }
     }

@@ -5,7 +5,7 @@ use crate::{
     admit::gate::Pass,
     counters::Meter,
     engine::{EngineUrl, client::Error},
-    replica::{Replica, health::Traffic},
+    replica::Replica,
 };
 use axum::{
     body::Body,
@@ -65,7 +65,7 @@ fn model(headers: &HeaderMap) -> Result<String, Refusal> {
 }
 
 /// Where the request goes, if this replica serves its model now.
-fn target(replica: &Replica, headers: &HeaderMap) -> Result<EngineUrl, Refusal> {
+fn target(service: &Service, replica: &Replica, headers: &HeaderMap) -> Result<EngineUrl, Refusal> {
     let model = model(headers)?;
     let view = replica.view();
     match view.state {
@@ -76,14 +76,14 @@ fn target(replica: &Replica, headers: &HeaderMap) -> Result<EngineUrl, Refusal> 
         }
         ReplicaState::Ready => {}
     }
-    if !view.serves(&model) {
+    if !view.serves(&model).is_some_and(|id| service.may_serve(id)) {
         return Err(Refusal::Model(model));
     }
     view.url.clone().ok_or_else(|| Refusal::NotReady("the engine is gone".to_owned()))
 }
 
 async fn forward(service: &Arc<Service>, replica: &Arc<Replica>, request: Request) -> Result<Response, Refusal> {
-    let url = target(replica, request.headers())?;
+    let url = target(service, replica, request.headers())?;
     let (mut head, body) = request.into_parts();
     let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
     let path = path.strip_prefix(PREFIX).unwrap_or(path);
@@ -96,18 +96,43 @@ async fn forward(service: &Arc<Service>, replica: &Arc<Replica>, request: Reques
 
     let pass = if takes_slot { Some(replica.gate.enter().await?) } else { None };
     let meter = Meter::start(Instant::now());
+    let patience = Patience { replica, meter: &meter, done: false };
     let sent = tokio::time::timeout(FIRST_BYTE, service.client.send(Request::from_parts(head, body))).await;
+    patience.end();
     let answer = match sent {
         Ok(Ok(answer)) => answer,
         Ok(Err(error)) => return Err(failed(replica, error)),
-        Err(_) => return Err(Refusal::Silent(FIRST_BYTE)),
+        Err(_) => {
+            replica.request_failed();
+            return Err(Refusal::Silent(FIRST_BYTE));
+        }
     };
     Ok(relayed(service, replica, answer, pass, meter))
 }
 
+/// Sees a client hang up before the engine has said anything.
+struct Patience<'a> {
+    replica: &'a Replica,
+    meter: &'a Meter,
+    done: bool,
+}
+
+impl Patience<'_> {
+    fn end(mut self) {
+        self.done = true;
+    }
+}
+
+impl Drop for Patience<'_> {
+    fn drop(&mut self) {
+        if !self.done && self.meter.was_abandoned(Instant::now()) {
+            self.replica.request_failed();
+        }
+    }
+}
+
 fn failed(replica: &Replica, error: Error) -> Refusal {
-    replica.health().saw(Traffic::Failed);
-    replica.look.notify_one();
+    replica.request_failed();
     if error.unsent() { Refusal::Unreachable(error) } else { Refusal::Lost(error) }
 }
 
@@ -122,8 +147,7 @@ fn relayed(
     // A status is the engine's word and passes untouched; what it says about the engine is noted.
     let failed = head.status.is_server_error() && head.status != StatusCode::NOT_IMPLEMENTED;
     if failed {
-        replica.health().saw(Traffic::Failed);
-        replica.look.notify_one();
+        replica.request_failed();
     }
     headers::strip_response(&mut head.headers);
     let stream = headers::is_stream(&head.headers);

@@ -80,8 +80,7 @@ impl Relay {
     fn break_off(&mut self, error: Error) -> Error {
         self.ended = true;
         self.pass = None;
-        self.replica.health().saw(Traffic::Failed);
-        self.replica.look.notify_one();
+        self.replica.request_failed();
         error
     }
 
@@ -144,8 +143,13 @@ impl Body for Relay {
 impl Drop for Relay {
     fn drop(&mut self) {
         // With a length given, the hop asks no more after the last byte.
-        if !self.ended && self.body.is_end_stream() {
+        if self.ended {
+            return;
+        }
+        if self.body.is_end_stream() {
             self.end();
+        } else if self.stream && self.meter.was_abandoned(Instant::now()) {
+            self.replica.request_failed();
         }
     }
 }

@@ -5,6 +5,7 @@
 //! was written down, in the same boot. When only its children are left, those carry a mark in their environment.
 
 use super::child::Group;
+use futures::future::join_all;
 use rustix::process::{Pid, Signal};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -85,6 +86,18 @@ impl Entry {
     }
 }
 
+/// Ends every engine that an earlier agent with this directory left behind, whatever engines this one has.
+pub(crate) async fn reap_all(directory: &Path) {
+    let files = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
+    let pid_files = files.filter(|path| path.extension().is_some_and(|extension| extension == "pid"));
+    join_all(pid_files.map(|path| async move {
+        if let Some(pid) = PidFile(path).reap().await {
+            tracing::warn!(pid, "ended an engine that an earlier agent left behind");
+        }
+    }))
+    .await;
+}
+
 impl PidFile {
     pub(crate) fn new(directory: &Path, index: u16) -> Self {
         Self(directory.join(format!("{index}.pid")))
@@ -110,7 +123,7 @@ impl PidFile {
     }
 
     /// Ends the engine of an earlier agent, if it still runs. Returns its process id.
-    pub(crate) async fn reap(&self) -> Option<u32> {
+    async fn reap(&self) -> Option<u32> {
         let entry = self.read()?;
         let id = i32::try_from(entry.pid).ok().and_then(Pid::from_raw);
         let Some(id) = id.filter(|_| entry.survives()) else {

@@ -29,9 +29,6 @@ pub(crate) async fn supervise(
 ) {
     let index = replica.index;
     let pid_file = PidFile::new(&directory, index);
-    if let Some(pid) = pid_file.reap().await {
-        tracing::warn!(replica = index, pid, "ended an engine that an earlier agent left behind");
-    }
     let file = open_log(&directory, index).await;
     // The shell's own randomness, for jitter and marks.
     let mut rng: SmallRng = rand::make_rng();

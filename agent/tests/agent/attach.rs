@@ -71,6 +71,17 @@ async fn kinds_are_told_apart_by_their_answers() {
     }
 }
 
+/// A Dunlin proxy lists models too. Taking it for an engine would send requests in circles.
+#[tokio::test]
+async fn a_proxy_is_no_engine() {
+    let directory = tempfile::tempdir().unwrap();
+    let port = free_port();
+    let _proxy = Script::start(port, "proxy");
+    let up = || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok();
+    eventually("up", up).await;
+    assert_eq!(discover_on([port], &config(directory.path()).catalogue).await, []);
+}
+
 #[tokio::test]
 async fn discovery_finds_what_runs_and_nothing_else() {
     let running = start(vec![demo(|_| {}), script("")]).await;

@@ -92,3 +92,26 @@ async fn a_frozen_engine_leaves() {
     assert_eq!(running.engine(0).restarts, 0);
     running.stop().await;
 }
+
+/// The engine accepts and never answers, and says that it is well: clients who give up tell.
+#[tokio::test]
+async fn an_engine_that_never_answers_leaves() {
+    let running = start(vec![demo(|_| {})]).await;
+    running.ready(0).await;
+    running.tell(0, "/demo/faults", json!({"hang_before_headers": true})).await;
+    let body = json!({"model": "demo", "max_tokens": 1, "messages": [{"role": "user", "content": "hi"}]});
+    let patient = (0..3).map(|_| {
+        let request = running.request(0, "demo", "/v1/chat/completions", &body);
+        tokio::time::timeout(Duration::from_millis(5200), running.send(request))
+    });
+    assert!(futures::future::join_all(patient).await.iter().all(Result::is_err));
+    assert_eq!(running.engine(0).state, ReplicaState::Ready, "a trial decides, not the clients");
+    let started = std::time::Instant::now();
+    while running.engine(0).state == ReplicaState::Ready {
+        assert!(started.elapsed() < Duration::from_secs(15), "still in rotation");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    running.tell(0, "/demo/faults", json!({})).await;
+    running.ready(0).await;
+    running.stop().await;
+}

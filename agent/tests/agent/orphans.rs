@@ -1,6 +1,6 @@
 //! An agent that is killed with -9 can end nothing. The next one in its directory does.
 
-use crate::support::{eventually, runs, script, signal, start_in, worker};
+use crate::support::{demo, eventually, runs, script, signal, start_in, worker};
 use rustix::process::Signal;
 use std::{path::Path, process::Stdio, time::Duration};
 
@@ -58,7 +58,8 @@ async fn also_when_only_a_child_of_the_engine_is_left() {
     signal(engine, Signal::KILL);
     eventually("engine ended", || !runs(engine)).await;
     assert!(runs(worker));
-    let running = start_in(directory.path(), vec![script("")]).await;
+    // And when the new agent has no engine of that number to launch.
+    let running = start_in(directory.path(), vec![demo(|_| {})]).await;
     running.ready(0).await;
     assert!(!runs(worker));
     running.stop().await;

@@ -58,7 +58,8 @@ class Handler(BaseHTTPRequestHandler):
             loading = time.monotonic() - started < args.load_s
             self.answer({"status": "loading" if loading else "ok"}, 503 if loading else 200)
         elif self.path == "/v1/models":
-            self.answer({"data": [{"id": name, "owned_by": args.owner} for name in state["models"]]})
+            proxy = {"replicas": 1} if args.owner == "proxy" else {}
+            self.answer({"data": [{"id": name, "owned_by": args.owner, **proxy} for name in state["models"]]})
         elif self.path == "/state":
             self.answer(state)
         elif self.path == "/metrics":
