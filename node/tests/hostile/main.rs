@@ -1,8 +1,17 @@
 //! Peers that mean no good, over TCP and over QUIC each. The victim is a swarm with real protocols behind the real
 //! transport; what it must never do is tell its swarm that a stranger is there.
 
+// Whole nodes, and a member that says what it likes: shared with the tests of the mesh, which use more of it.
+#[path = "../mesh/harness.rs"]
+#[allow(dead_code)]
+mod harness;
+#[path = "../mesh/light.rs"]
+#[allow(dead_code)]
+mod light;
+
 mod certificates;
 mod invitations;
+mod members;
 mod raw;
 mod relayed;
 mod strangers;

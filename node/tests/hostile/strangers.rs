@@ -35,7 +35,7 @@ over_tcp_and_quic!(
     a_crowd_of_silent_peers_leaves_room_for_members,
 );
 
-fn plain(key: &Keypair) -> Swarm<Protocols> {
+pub(crate) fn plain(key: &Keypair) -> Swarm<Protocols> {
     let config = swarm::Config::with_tokio_executor().with_idle_connection_timeout(Duration::from_secs(60));
     Swarm::new(plain_transport(key), protocols(key), key.public().to_peer_id(), config)
 }

@@ -13,7 +13,7 @@ use dunlin_protocol::{
     load::{LoadReport, Measured},
     pattern::Models,
     record::Continuation,
-    revocation::RevocationList,
+    revocation::{RevocationList, SignedRevocation},
     topic::Topic,
 };
 use libp2p::{Multiaddr, identity::Keypair, multiaddr::Protocol};
@@ -111,6 +111,11 @@ impl Mesh {
         let request = token.request(peer, None).unwrap();
         let chain = self.issuer.redeem(peer, &request, &RevocationList::default(), clock::unix_s()).unwrap();
         Members::new(chain, self.issuer.mesh(), RevocationList::default(), clock::unix_s()).unwrap()
+    }
+
+    /// Revokes a member without telling anybody.
+    pub(crate) fn revocation(&self, peer: PeerId) -> SignedRevocation {
+        self.issuer.revoke(peer, clock::unix_s(), clock::unix_s()).unwrap()
     }
 
     pub(crate) fn id(&self) -> dunlin_protocol::id::MeshId {
