@@ -2,7 +2,7 @@
 
 use crate::{gossip, liveness, record_store::TopicStore, stream};
 use dunlin_protocol::{
-    id::{MeshId, Role, Roles},
+    id::{MeshId, PeerId, Role, Roles},
     limits,
 };
 use libp2p::{
@@ -69,9 +69,6 @@ pub enum Error {
     /// Gossipsub refused its settings.
     #[error("gossip settings: {0}")]
     Gossip(String),
-    /// mDNS could not be started; it can be switched off.
-    #[error("mDNS on the local network: {0}")]
-    Mdns(#[from] std::io::Error),
 }
 
 /// What the behaviours depend on.
@@ -105,10 +102,21 @@ impl Behaviour {
                     .with_cache_size(IDENTIFY_CACHE),
             ),
             ping: ping::Behaviour::new(ping::Config::new().with_interval(liveness::PING).with_timeout(liveness::DEAD)),
-            mdns: settings.mdns.then(|| mdns::tokio::Behaviour::new(mdns::Config::default(), own)).transpose()?.into(),
+            mdns: settings.mdns.then(|| local_discovery(own)).flatten().into(),
             relay_client,
             relay_server: relays.then(|| relay::Behaviour::new(own, relay_limits())).into(),
         })
+    }
+}
+
+/// Finding others on the local network is a convenience: without it, a node still works.
+fn local_discovery(own: PeerId) -> Option<mdns::tokio::Behaviour> {
+    match mdns::tokio::Behaviour::new(mdns::Config::default(), own) {
+        Ok(behaviour) => Some(behaviour),
+        Err(error) => {
+            tracing::warn!(%error, "members on the local network are not looked for: mDNS does not work here");
+            None
+        }
     }
 }
 

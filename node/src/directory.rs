@@ -389,3 +389,6 @@ impl Replica {
 
 /// Models that one replica may hold records of: as many as it may announce.
 const RECORDS_PER_REPLICA: usize = limits::MODELS_PER_REPLICA;
+
+#[cfg(test)]
+mod tests;

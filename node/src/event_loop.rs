@@ -49,12 +49,15 @@ const DISCOVER: Duration = Duration::from_secs(10);
 const REFRESH: Duration = Duration::from_secs(180);
 /// How long news of the neighbourhood is collected before anything is looked up or put again because of it.
 const SETTLE: Duration = Duration::from_millis(200);
+/// Shortest time between two look-ups, or two rounds of puts, because of such news: a mesh that starts all at once
+/// would otherwise talk of nothing else.
+const CALM: Duration = Duration::from_secs(3);
 /// How often wanted peers are dialled and old things forgotten.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
 /// How often the addresses of connected peers are stored for the next start.
 const STORE_PEERS: Duration = Duration::from_secs(60);
 /// Peers dialled in one round without anybody asking.
-const IDLE_DIALS: usize = 16;
+const IDLE_DIALS: usize = 48;
 /// Longest time that the end of a node may take.
 const FAREWELL: Duration = Duration::from_secs(2);
 /// Time that the last gossip gets to leave its queues.
@@ -82,6 +85,10 @@ pub(crate) struct EventLoop {
     pub(crate) puts: HashSet<kad::QueryId>,
     pub(crate) blocked: HashSet<PeerId>,
     pub(crate) due: Due,
+    pub(crate) report_interval: Duration,
+    pub(crate) duplicates: Vec<PeerId>,
+    /// Of the certificate that this process started with.
+    pub(crate) issued_at: u64,
 }
 
 /// One connection to a peer.
@@ -93,9 +100,11 @@ pub(crate) struct Connection {
 
 /// When recurring work is to be done next.
 pub(crate) struct Due {
-    pub(crate) discover: Instant,
+    discover: Instant,
     pub(crate) refresh: Instant,
-    pub(crate) put_again: Option<Instant>,
+    put_again: Option<Instant>,
+    discovered: Option<Instant>,
+    put: Option<Instant>,
     housekeeping: Instant,
     store_peers: Instant,
 }
@@ -106,6 +115,8 @@ impl Due {
             discover: now + SETTLE,
             refresh: now + REFRESH,
             put_again: None,
+            discovered: None,
+            put: None,
             housekeeping: now,
             store_peers: now + STORE_PEERS,
         }
@@ -121,7 +132,7 @@ impl EventLoop {
         let mut revocations = self.members.revocation_changes();
         let shared = Arc::clone(&self.shared);
         loop {
-            let interval = self.report_interval();
+            let interval = self.report_interval;
             let report_at = self.reports.next(interval, Instant::now());
             tokio::select! {
                 () = shutdown.cancelled() => break,
@@ -280,10 +291,6 @@ impl EventLoop {
         }
     }
 
-    fn report_interval(&self) -> Duration {
-        gossip::report_interval(self.shared.directory.read(directory::Directory::agents))
-    }
-
     fn send_reports(&mut self, interval: Duration) {
         for report in self.reports.due(interval, Instant::now()) {
             match report.encode() {
@@ -303,13 +310,17 @@ impl EventLoop {
         self.dials.expire(now);
         if self.due.discover <= now {
             self.due.discover = now + DISCOVER;
+            self.due.discovered = Some(now);
             self.discover();
         }
         if self.due.refresh <= now {
             self.due.refresh = now + REFRESH;
+            self.due.put = Some(now);
             let statements = self.registration.refresh(now);
             self.say(statements);
+            self.tell_renewal();
         } else if self.due.put_again.take_if(|at| *at <= now).is_some() {
+            self.due.put = Some(now);
             let puts = self.registration.puts();
             self.say(puts);
         }
@@ -320,6 +331,15 @@ impl EventLoop {
         if self.due.store_peers <= now {
             self.due.store_peers = now + STORE_PEERS;
             self.store_peers();
+        }
+    }
+
+    /// Says again what certificate this peer has now, when that is not the one that it started with: whoever was
+    /// connected since saw another.
+    fn tell_renewal(&mut self) {
+        if self.members.own().issued_at != self.issued_at {
+            let chain = dunlin_protocol::certificate::Chain::clone(&self.members.own_chain());
+            self.publish(&MeshMessage::Certificate(chain));
         }
     }
 
@@ -356,15 +376,18 @@ impl EventLoop {
     /// Something changed around this peer: look again soon, and put own records where they now belong.
     pub(crate) fn neighbourhood_changed(&mut self) {
         let soon = Instant::now() + SETTLE;
-        self.due.discover = self.due.discover.min(soon);
-        self.due.put_again.get_or_insert(soon);
+        let calmly = |last: Option<Instant>| last.map_or(soon, |last| soon.max(last + CALM));
+        self.due.discover = self.due.discover.min(calmly(self.due.discovered));
+        self.due.put_again.get_or_insert(calmly(self.due.put));
     }
 
     fn keep_house(&mut self, now: Instant) {
         self.shared.directory.expire(now);
+        self.warn_of_duplicates(now);
         self.swarm.behaviour_mut().kad.store_mut().expire(now);
         self.unblock();
         self.close_expired();
+        self.report_interval = gossip::report_interval(self.shared.directory.read(directory::Directory::agents));
         let alone = self.connections.is_empty();
         let connections = &self.connections;
         for (address, peer) in self.bootstrap.due(|peer| connections.contains_key(peer), alone, now) {
@@ -426,6 +449,19 @@ impl EventLoop {
             self.book.forget(&peer);
             self.learn(directory::Event::Revoked { peer });
         }
+    }
+
+    /// Two processes under one peer id take each other's place everywhere: only a human can say which one is meant.
+    fn warn_of_duplicates(&mut self, now: Instant) {
+        let duplicates: Vec<PeerId> = self.shared.directory.read(|directory| {
+            directory.peers().filter(|view| view.epochs_conflict(now)).map(|view| view.peer).collect()
+        });
+        for peer in &duplicates {
+            if !self.duplicates.contains(peer) {
+                tracing::error!(%peer, "two processes run under this peer id; stop one, or give it its own state directory");
+            }
+        }
+        self.duplicates = duplicates;
     }
 
     /// Ends the connections of members whose certificates have ended.

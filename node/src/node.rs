@@ -10,6 +10,7 @@ use crate::{
     dial::Dials,
     directory::{self, Rights, SharedDirectory},
     event_loop::{self, Due, EventLoop},
+    gossip,
     handle::{COMMANDS, Handle, Outbox, Shared},
     hop::{self, Hop},
     liveness::Liveness,
@@ -94,17 +95,10 @@ impl Node {
         let settings = hop::Settings::default();
         let hop = Hop::new(control, settings.clone());
         let (relay_transport, relay_client) = relay::client::new(own.peer);
-        let behaviour = Behaviour::new(
-            &behaviour::Settings {
-                keypair: &mesh.identity,
-                mesh: own.mesh,
-                roles,
-                mdns: config.mdns,
-                reachable: config.reachable && !config.listen.is_empty(),
-            },
-            streams,
-            relay_client,
-        )?;
+        let reachable = config.reachable && !config.listen.is_empty();
+        let settings_of =
+            behaviour::Settings { keypair: &mesh.identity, mesh: own.mesh, roles, mdns: config.mdns, reachable };
+        let behaviour = Behaviour::new(&settings_of, streams, relay_client)?;
         let admission = Admission::new(mesh.members.clone(), mesh.issuer.clone(), admission::Settings::default());
         let transport = transport::build(&mesh.identity, admission, relay_transport)?;
         let swarm_config = swarm::Config::with_tokio_executor()
@@ -164,6 +158,9 @@ impl Node {
             puts: Default::default(),
             blocked: Default::default(),
             due: Due::new(now),
+            report_interval: gossip::REPORT_INTERVAL,
+            duplicates: Vec::new(),
+            issued_at: own.issued_at,
         });
         event_loop.await_listeners(config.listen.len(), LISTENING).await;
         event_loop.introduce_self(Rights {

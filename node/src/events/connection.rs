@@ -148,6 +148,12 @@ impl EventLoop {
     fn on_listeners(&mut self) {
         let listening: Vec<Multiaddr> = self.swarm.listeners().cloned().map(addresses::without_peer).collect();
         let told = addresses::own(&self.external, &listening);
+        if self.roles.contains(Role::Relay) {
+            // A relay tells its external addresses to those who reserve, and grants nothing without any.
+            for address in &told {
+                self.swarm.add_external_address(address.clone());
+            }
+        }
         self.shared.listen.send_replace(listening);
         if self.registration.set_addresses(told) {
             // Records with the old addresses would lead nowhere.

@@ -1,11 +1,12 @@
 //! Gossipsub: each message is judged before it is forwarded.
 
 use crate::{
-    clock,
+    clock, directory,
     event_loop::EventLoop,
     gossip::{self, Judgement, Learnt},
 };
 use dunlin_protocol::{
+    announcement::ReplicaState,
     certificate::Chain,
     id::PeerId,
     revocation::{ListVersion, Merged, SignedRevocation},
@@ -31,6 +32,7 @@ impl EventLoop {
         let judgement = directory.read(|known| gossip::judge(&message.topic, source, &message.data, known));
         let Judgement { mut acceptance, learnt } = judgement;
         match learnt {
+            Some(Learnt::Directory(event)) if self.is_about_self(&event) => acceptance = MessageAcceptance::Ignore,
             Some(Learnt::Directory(event)) => self.learn(*event),
             Some(Learnt::Revocation(revocation)) => acceptance = self.on_revocation(*revocation),
             Some(Learnt::Certificate(chain)) => acceptance = self.on_certificate(&chain),
@@ -38,6 +40,18 @@ impl EventLoop {
         }
         // False means that the message was forgotten meanwhile, which is harmless.
         self.swarm.behaviour_mut().gossip.report_message_validation_result(id, &source, acceptance);
+    }
+
+    /// What comes back about this process is old, or another process's under the same id.
+    fn is_about_self(&self, event: &directory::Event) -> bool {
+        let directory::Event::Announcement(announcement) = event else { return false };
+        if announcement.replica.peer != self.shared.peer_id {
+            return false;
+        }
+        if announcement.version.epoch != self.shared.epoch && announcement.state != ReplicaState::Gone {
+            tracing::error!("another process runs under this peer id; stop one, or give it its own state directory");
+        }
+        true
     }
 
     fn on_revocation(&self, revocation: SignedRevocation) -> MessageAcceptance {

@@ -44,7 +44,8 @@ impl EventLoop {
         if let QueryResult::GetRecord(Ok(GetRecordOk::FoundRecord(found))) = &result {
             let directory = self.shared.directory.clone();
             let records = self.look_ups.found(query, &found.record.value, &directory, Instant::now());
-            for record in records {
+            // What this process serves it knows better than any storer.
+            for record in records.into_iter().filter(|record| record.replica.peer != self.shared.peer_id) {
                 let record = self.with_useful_addresses(record);
                 self.learn(directory::Event::Record(record));
             }

@@ -1,6 +1,7 @@
 //! Records, announcements, and who finds whom.
 
 use crate::harness::{self, *};
+use dunlin_node::state::StateDir;
 use dunlin_protocol::{announcement::ReplicaState, id::Role};
 use std::time::Duration;
 
@@ -87,7 +88,7 @@ async fn load_reports_reach_proxies() {
 }
 
 #[tokio::test]
-async fn a_closed_connection_is_seen_at_once_and_silence_within_three_seconds() {
+async fn a_closed_connection_is_seen_at_once() {
     let mesh = Mesh::new(&[TCP]).await;
     let agent = mesh.member(&[Role::Agent], &[&mesh.first]).await;
     until("connected", SOON, || is_connected(&mesh.first, &agent)).await;
@@ -111,4 +112,61 @@ async fn members_outlive_the_one_that_introduced_them() {
     let late = mesh.member(&[Role::Proxy], &[&agent]).await;
     until("late proxy knows replica", SOON, || knows_replica(&late, "m", &agent)).await;
     until("proxies are meshed", SOON, || is_connected(&late, &proxy)).await;
+}
+
+#[tokio::test]
+async fn who_joins_later_learns_all_that_gossip_said_before() {
+    let mesh = Mesh::new(&[TCP]).await;
+    let agent = mesh.member(&[Role::Agent], &[&mesh.first]).await;
+    let mut offered = offer(3, ReplicaState::Ready, &["m", "m-lora"]);
+    offered.models[1].parent = Some(model("m"));
+    offered.slots = 9;
+    agent.handle.offer(offered).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let late = mesh.member(&[Role::Proxy], &[&mesh.first]).await;
+    let id = agent.handle.replica_id(3);
+    let adapter = || {
+        late.handle.directory().read(|directory| {
+            let replica = directory.replica(&id)?;
+            let served = replica.models.iter().find(|served| served.id.as_str() == "m-lora")?;
+            Some((served.parent.clone()?, replica.slots))
+        })
+    };
+    until("the adapter's model and the slots", SOON, || adapter() == Some((model("m"), 9))).await;
+}
+
+#[tokio::test]
+async fn an_agent_that_nobody_can_dial_serves_a_proxy_that_it_dials() {
+    let mesh = Mesh::new(&[TCP]).await;
+    let agent = mesh.member_on(&[Role::Agent], &[], &[&mesh.first]).await;
+    agent.handle.offer(offer(0, ReplicaState::Ready, &["m"])).await;
+    let proxy = mesh.member(&[Role::Proxy], &[&mesh.first]).await;
+    until("known", SOON, || knows_replica(&proxy, "m", &agent)).await;
+    until("connected", Duration::from_secs(15), || is_connected(&proxy, &agent)).await;
+}
+
+#[tokio::test]
+async fn a_peer_that_comes_back_at_a_new_address_is_found_again() {
+    let mesh = Mesh::new(&[TCP]).await;
+    let agent = mesh.member(&[Role::Agent], &[&mesh.first]).await;
+    agent.handle.offer(offer(0, ReplicaState::Ready, &["m"])).await;
+    until("known", SOON, || knows_replica(&mesh.first, "m", &agent) && is_connected(&mesh.first, &agent)).await;
+    let epoch = agent.handle.epoch();
+    let home = agent.stop().await.unwrap();
+    let state = StateDir::open(home.path()).unwrap();
+    let back = Member::start(state, roles(&[Role::Agent]), &[TCP], &mesh.first.addresses(), Some(home)).await;
+    assert!(back.handle.epoch() > epoch);
+    back.handle.offer(offer(0, ReplicaState::Ready, &["m"])).await;
+    until("known again", SOON, || knows_replica(&mesh.first, "m", &back) && is_connected(&mesh.first, &back)).await;
+}
+
+#[tokio::test]
+async fn known_peers_are_dialled_after_a_restart_without_bootstrap() {
+    let mesh = Mesh::new(&[TCP]).await;
+    let proxy = mesh.member(&[Role::Proxy], &[&mesh.first]).await;
+    until("connected", SOON, || is_connected(&proxy, &mesh.first)).await;
+    let home = proxy.stop().await.unwrap();
+    let state = StateDir::open(home.path()).unwrap();
+    let back = Member::start(state, roles(&[Role::Proxy]), &[TCP], &[], Some(home)).await;
+    until("connected again", SOON, || is_connected(&back, &mesh.first)).await;
 }

@@ -145,6 +145,10 @@ impl Member {
         let mut config = Config::new(state, roles);
         config.listen = listen.iter().map(|address| address.parse().unwrap()).collect();
         config.bootstrap = bootstrap.to_vec();
+        Self::run(config, home).await
+    }
+
+    pub(crate) async fn run(config: Config, home: Option<TempDir>) -> Self {
         let (node, handle) = Node::start(config, axum::Router::new()).await.unwrap();
         let shutdown = CancellationToken::new();
         let running = shutdown.clone();

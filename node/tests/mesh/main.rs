@@ -1,10 +1,15 @@
 //! A mesh of real nodes in one process, over loopback.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod frozen;
+// The hostile tests use more of it.
+#[allow(dead_code)]
 mod harness;
 mod light;
 
 mod control;
 mod discovery;
+mod liveness;
 mod records;
+mod relay;
 mod revocation;
