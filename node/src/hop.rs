@@ -14,6 +14,7 @@ mod coalesce;
 mod fault;
 mod keeper;
 mod line;
+mod pulse;
 mod refusal;
 pub mod server;
 mod settings;
@@ -23,7 +24,7 @@ pub use body::{Body, BoxError, ResponseBody};
 pub use budget::{Budget, Reservation};
 pub use client::Hop;
 pub use coalesce::Coalesce;
-pub use fault::{SendError, Unsent};
+pub use fault::{Loss, SendError, Unsent};
 pub use server::Caller;
 pub use settings::Settings;
 

@@ -114,12 +114,18 @@ impl http_body::Body for ResponseBody {
     type Error = hyper::Error;
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let this = self.project();
-        let frame = ready!(this.inner.poll_frame(cx));
-        if !matches!(frame, Some(Ok(_))) {
-            *this.in_flight = None;
+        let mut this = self.project();
+        loop {
+            match ready!(this.inner.as_mut().poll_frame(cx)) {
+                // HTTP/2 may end a stream with an empty DATA frame; peers of ours send no others.
+                Some(Ok(frame)) if frame.data_ref().is_some_and(Bytes::is_empty) => {}
+                Some(Ok(frame)) => return Poll::Ready(Some(Ok(frame))),
+                end => {
+                    *this.in_flight = None;
+                    return Poll::Ready(end);
+                }
+            }
         }
-        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {

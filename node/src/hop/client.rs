@@ -1,7 +1,7 @@
 //! Sending requests to members.
 
 use super::{
-    Body, ResponseBody, SendError, Settings, Unsent, keeper,
+    Body, Loss, ResponseBody, SendError, Settings, Unsent, keeper,
     line::{Line, Link},
 };
 use crate::stream::Control;
@@ -9,7 +9,10 @@ use libp2p::{PeerId, swarm::ConnectionId};
 use std::{
     collections::{HashMap, HashSet},
     future::Future,
-    sync::{Arc, Mutex, PoisonError, RwLock},
+    sync::{
+        Arc, Mutex, PoisonError, RwLock,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 use tokio_util::{
@@ -35,6 +38,7 @@ pub(super) struct Shared {
     lines: RwLock<HashMap<PeerId, Arc<Line>>>,
     /// Connections that have a keeper.
     pub(super) kept: Mutex<HashSet<ConnectionId>>,
+    pub(super) links_opened: AtomicU64,
     pub(super) tasks: Tasks,
     pub(super) stop: CancellationToken,
 }
@@ -59,6 +63,7 @@ impl Hop {
             settings,
             lines: RwLock::default(),
             kept: Mutex::default(),
+            links_opened: AtomicU64::new(0),
             tasks: Tasks::default(),
             stop: stop.clone(),
         };
@@ -72,9 +77,9 @@ impl Hop {
         Shared::prepare(&self.shared, peer);
     }
 
-    /// Sends a request and waits for the head of the answer. There is no deadline on the answer, but a peer that is
-    /// silent for [`Settings::keep_alive`] + [`Settings::keep_alive_timeout`] is lost. Dropping the future, or later
-    /// the body, cancels the request at the peer.
+    /// Sends a request and waits for the head of the answer. There is no deadline on the answer as long as the peer
+    /// lives: from one that is silent for [`Settings::suspect`] no answer is waited for, and a body ends with an error
+    /// after [`Settings::dead`]. Dropping the future, or later the body, cancels the request at the peer.
     ///
     /// The request's URI needs a path only; its HTTP version is of no meaning.
     ///
@@ -98,10 +103,16 @@ impl Hop {
             let Some(in_flight) = link.enter(limit) else {
                 return Err(SendError::NotSent(Box::new(request), Unsent::Full(limit)));
             };
-            match link.sender.try_send_request(request).await {
+            let answer = link.sender.try_send_request(request);
+            let answer = tokio::select! {
+                biased;
+                answer = answer => answer,
+                () = link.pulse.silence() => return Err(SendError::Lost(Loss::Silent)),
+            };
+            match answer {
                 Ok(response) => return Ok(response.map(|body| ResponseBody::new(body, in_flight))),
                 Err(mut error) => match error.take_message() {
-                    None => return Err(SendError::Lost(error.into_error())),
+                    None => return Err(SendError::Lost(Loss::Broken(error.into_error()))),
                     Some(unsent) => {
                         self.shared.withdraw(&peer, link.connection.id);
                         request = unsent;
@@ -147,10 +158,16 @@ impl Hop {
         self.shared.tidy(peer);
     }
 
+    /// Links opened since the start; more than there were connections means that some broke and were replaced.
+    #[must_use]
+    pub fn links_opened(&self) -> u64 {
+        self.shared.links_opened.load(Ordering::Relaxed)
+    }
+
     /// A link to the peer, waited for up to [`Settings::open`] if it has to be made.
     async fn link(&self, peer: PeerId) -> Result<Link, Option<Unsent>> {
         if let Some(link) = self.shared.line(&peer).and_then(|line| line.best()) {
-            return Ok(link);
+            return if link.pulse.is_silent() { Err(Some(Unsent::Silent)) } else { Ok(link) };
         }
         if !self.connected(&peer) {
             return Err(None);

@@ -14,8 +14,8 @@ pub enum SendError {
     #[error("the request was not sent: {1}")]
     NotSent(Box<http::Request<Body>>, #[source] Unsent),
     /// The request was sent, in part or whole, and no answer's head came back. The peer may have acted on it.
-    #[error("the connection or stream was lost before an answer")]
-    Lost(#[source] hyper::Error),
+    #[error("no answer: {0}")]
+    Lost(#[source] Loss),
 }
 
 impl SendError {
@@ -29,12 +29,26 @@ impl SendError {
     }
 }
 
+/// How a request was lost that may have reached the peer.
+#[derive(Debug, thiserror::Error)]
+pub enum Loss {
+    /// The connection ended, or the peer reset the stream.
+    #[error("the connection or stream broke")]
+    Broken(#[source] hyper::Error),
+    /// Nothing came from the peer for [`super::Settings::suspect`].
+    #[error("the peer is silent")]
+    Silent,
+}
+
 /// Why a request was not sent although there is a connection.
 #[derive(Debug, thiserror::Error)]
 pub enum Unsent {
     /// As many requests as one connection carries are in flight ([`super::Settings::in_flight`]).
     #[error("{0} requests are in flight to this peer")]
     Full(usize),
+    /// Nothing came from the peer for [`super::Settings::suspect`].
+    #[error("the peer is silent")]
+    Silent,
     /// No substream for HTTP/2 could be opened.
     #[error("no HTTP/2 link: {0}")]
     Open(#[source] Arc<OpenError>),

@@ -1,12 +1,17 @@
 //! Keeps one HTTP/2 link open on one libp2p connection, for as long as that connection lives.
 
-use super::{PROTOCOL, client::Shared, line::Link};
+use super::{
+    PROTOCOL,
+    client::Shared,
+    line::Link,
+    pulse::{Heard, Pulse},
+};
 use crate::stream::{Connection, OpenError};
 use hyper_util::rt::TokioIo;
 use libp2p::PeerId;
 use std::{
     io,
-    sync::{Arc, PoisonError},
+    sync::{Arc, PoisonError, atomic::Ordering},
     time::Duration,
 };
 use tokio::time::Instant;
@@ -56,7 +61,8 @@ async fn reopen(shared: &Shared, peer: PeerId, connection: Connection) {
 async fn run(shared: &Shared, peer: PeerId, connection: Connection) -> Result<(), OpenError> {
     let deadline = shared.settings.open;
     let stream = shared.control.open(peer, Some(connection.id), PROTOCOL, deadline).await?;
-    let io = TokioIo::new(stream.compat());
+    let pulse = Arc::<Pulse>::default();
+    let io = TokioIo::new(Heard::new(stream, Arc::clone(&pulse)).compat());
     let handshake = shared.settings.client(shared.tasks.clone()).handshake(io);
     let (sender, http) = match tokio::time::timeout(deadline, handshake).await {
         Ok(Ok(pair)) => pair,
@@ -64,9 +70,15 @@ async fn run(shared: &Shared, peer: PeerId, connection: Connection) -> Result<()
         Err(_) => return Err(OpenError::Timeout(deadline)),
     };
     tracing::debug!(%peer, connection = %connection.id, relayed = connection.relayed, "link to the peer opened");
-    shared.line_or_new(peer).publish(Link::new(connection, sender));
-    if let Err(error) = http.await {
-        tracing::debug!(%peer, connection = %connection.id, %error, "link to the peer broke");
+    shared.links_opened.fetch_add(1, Ordering::Relaxed);
+    shared.line_or_new(peer).publish(Link::new(connection, sender, Arc::clone(&pulse)));
+    tokio::select! {
+        ended = http => if let Err(error) = ended {
+            tracing::debug!(%peer, connection = %connection.id, %error, "link to the peer broke");
+        },
+        () = pulse.watch(shared.settings.suspect, shared.settings.dead) => {
+            tracing::debug!(%peer, connection = %connection.id, "link to the peer closed: it is silent");
+        }
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Everything that the client knows about one peer: its links, and how far away it is.
 
-use super::Body;
+use super::{Body, pulse::Pulse};
 use crate::stream::{Connection, OpenError};
 use hyper::client::conn::http2::SendRequest;
 use libp2p::swarm::ConnectionId;
@@ -18,12 +18,13 @@ use tokio::sync::watch;
 pub(super) struct Link {
     pub(super) connection: Connection,
     pub(super) sender: SendRequest<Body>,
+    pub(super) pulse: Arc<Pulse>,
     in_flight: Arc<AtomicUsize>,
 }
 
 impl Link {
-    pub(super) fn new(connection: Connection, sender: SendRequest<Body>) -> Self {
-        Self { connection, sender, in_flight: Arc::default() }
+    pub(super) fn new(connection: Connection, sender: SendRequest<Body>, pulse: Arc<Pulse>) -> Self {
+        Self { connection, sender, pulse, in_flight: Arc::default() }
     }
 
     /// Counts a request, unless `limit` are in flight.
@@ -54,12 +55,12 @@ pub(super) struct Links {
 }
 
 impl Links {
-    /// The link to use: a direct one if there is one, and of these the one with the fewest requests.
+    /// The link to use: one that isn't silent, a direct one if there is one, and of these the one with the fewest
+    /// requests.
     fn best(&self) -> Option<&Link> {
-        self.open
-            .iter()
-            .filter(|link| !link.sender.is_closed())
-            .min_by_key(|link| (link.connection.relayed, link.in_flight.load(Ordering::Relaxed)))
+        self.open.iter().filter(|link| !link.sender.is_closed()).min_by_key(|link| {
+            (link.pulse.is_silent(), link.connection.relayed, link.in_flight.load(Ordering::Relaxed))
+        })
     }
 }
 

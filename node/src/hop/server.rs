@@ -3,7 +3,12 @@
 //! The transport proved who the peer is and admission knew its certificate; but a connection outlives both, so rights,
 //! expiry and revocation are looked up for **each** request.
 
-use super::{Coalesce, Settings, refusal::Refusal, stall::Guard};
+use super::{
+    Coalesce, Settings,
+    pulse::{Heard, Pulse},
+    refusal::Refusal,
+    stall::Guard,
+};
 use crate::stream::{Inbound, Incoming};
 use axum::{Router, extract::Request, response::Response};
 use dunlin_protocol::{certificate::Membership, hop::Route, id::PeerId};
@@ -140,18 +145,27 @@ impl Served {
 async fn serve_connection(inbound: Inbound, front: Front, settings: &Settings, shutdown: &CancellationToken) {
     let peer = inbound.peer;
     let guard = Guard::new(TaskTracker::new(), settings.stall);
-    let io = TokioIo::new(inbound.stream.compat());
+    let pulse = Arc::<Pulse>::default();
+    let io = TokioIo::new(Heard::new(inbound.stream, Arc::clone(&pulse)).compat());
     let mut http = pin!(settings.server(guard).serve_connection(io, front));
-    let ended = tokio::select! {
-        ended = &mut http => ended,
-        () = shutdown.cancelled() => {
-            http.as_mut().graceful_shutdown();
-            http.await
+    let serving = async {
+        tokio::select! {
+            ended = &mut http => ended,
+            () = shutdown.cancelled() => {
+                http.as_mut().graceful_shutdown();
+                http.await
+            }
         }
     };
+    // The client pings, so a live one is never silent.
+    let ended = tokio::select! {
+        ended = serving => Some(ended),
+        () = pulse.watch(settings.dead, settings.dead) => None,
+    };
     match ended {
-        Ok(()) => tracing::debug!(%peer, connection = %inbound.connection, "hop closed by the peer"),
-        Err(error) => tracing::debug!(%peer, connection = %inbound.connection, %error, "hop broke"),
+        Some(Ok(())) => tracing::debug!(%peer, connection = %inbound.connection, "hop closed by the peer"),
+        Some(Err(error)) => tracing::debug!(%peer, connection = %inbound.connection, %error, "hop broke"),
+        None => tracing::debug!(%peer, connection = %inbound.connection, "hop closed: the peer is silent"),
     }
 }
 

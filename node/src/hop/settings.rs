@@ -7,6 +7,10 @@ use hyper::{client, server};
 use hyper_util::rt::TokioTimer;
 use std::time::Duration;
 
+/// Time for a ping's answer by hyper's count, which overlooks all else that comes in and, after this process was itself
+/// stopped, looks at the clock before it reads. [`super::pulse`] watches instead.
+const NEVER: Duration = Duration::from_secs(24 * 3600);
+
 /// How HTTP/2 is spoken on the hop. [`Settings::default`] is what a mesh runs with; both ends should use the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
@@ -14,8 +18,9 @@ pub struct Settings {
     /// who stopped reading can hold.
     pub stream_window: u32,
     /// Bytes that all streams of a connection may have under way or unread. At least `stream_window * streams`, or
-    /// else a few stalled readers stop everybody; h2 also ends a connection whose unread DATA frames of less than
-    /// 256 bytes would take half of this if each counted as 256.
+    /// else a few stalled readers stop everybody. Much more, since h2 ends a connection whose unread DATA frames of
+    /// less than 256 bytes would take half of this if each counted as 256: with 64 MiB, 45 stalled readers of chunks
+    /// of 20 bytes do that. Memory stays bounded by `stream_window * streams`.
     pub connection_window: u32,
     /// Concurrent streams that a server allows and a client assumes before it has heard from the server (hyper: 200
     /// and 100).
@@ -34,10 +39,13 @@ pub struct Settings {
     /// Resets for frames on forgotten streams over the connection's **life**; `None` is unlimited (hyper: 1,024, then
     /// the connection ends).
     pub local_error_resets: Option<usize>,
-    /// Silence after which a ping is sent, also when nothing is in flight.
-    pub keep_alive: Duration,
-    /// How long the ping's answer may take before the connection counts as lost.
-    pub keep_alive_timeout: Duration,
+    /// Silence after which the client sends a ping, also when nothing is in flight.
+    pub ping: Duration,
+    /// Silence after which nothing new is sent on a link, and requests that have no answer's head yet are given up.
+    /// Counted in bytes that come in, not in answers to pings: these queue behind everything else on a busy link.
+    pub suspect: Duration,
+    /// Silence after which the link is closed, with all that is in flight.
+    pub dead: Duration,
     /// How long a reader may leave an answer's next chunk untaken before the answer is aborted.
     pub stall: Duration,
     /// How long opening a substream and starting HTTP/2 on it may take, and how long a request waits for that.
@@ -50,15 +58,16 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             stream_window: 64 * 1024,
-            connection_window: 64 * 1024 * 1024,
+            connection_window: 1024 * 1024 * 1024,
             streams: 1024,
             in_flight: 1000,
             header_list: 64 * 1024,
             reset_streams: 4096,
             pending_accept_resets: 4096,
             local_error_resets: None,
-            keep_alive: Duration::from_secs(1),
-            keep_alive_timeout: Duration::from_secs(2),
+            ping: Duration::from_secs(1),
+            suspect: Duration::from_secs(3),
+            dead: Duration::from_secs(10),
             stall: Duration::from_secs(30),
             open: Duration::from_secs(3),
             drain: Duration::from_secs(10),
@@ -78,8 +87,8 @@ impl Settings {
             .max_local_error_reset_streams(self.local_error_resets)
             .max_header_list_size(self.header_list)
             .max_send_buf_size(self.stream_window as usize)
-            .keep_alive_interval(self.keep_alive)
-            .keep_alive_timeout(self.keep_alive_timeout)
+            .keep_alive_interval(self.ping)
+            .keep_alive_timeout(NEVER)
             .keep_alive_while_idle(true);
         builder
     }
@@ -95,8 +104,6 @@ impl Settings {
             .max_local_error_reset_streams(self.local_error_resets)
             .max_header_list_size(self.header_list)
             .max_send_buf_size(self.stream_window as usize)
-            .keep_alive_interval(self.keep_alive)
-            .keep_alive_timeout(self.keep_alive_timeout)
             .auto_date_header(false);
         builder
     }
