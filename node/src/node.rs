@@ -180,9 +180,8 @@ impl Node {
     /// None now; a node that cannot go on would say so here.
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), Error> {
         let members = self.handle.members().clone();
-        let access = hop::server::Access::new(move |peer| members.check(peer, clock::unix_s()).ok());
         let ended = CancellationToken::new();
-        let server = hop::server::serve(self.incoming, access, self.routes, self.settings, shutdown.clone());
+        let server = hop::server::serve(self.incoming, members, self.routes, self.settings, shutdown.clone());
         let renewal = renew::run(self.handle.clone(), self.state, shutdown.clone());
         // The swarm must be polled until the last answer on the hop is out.
         let serving = async {

@@ -11,10 +11,7 @@ use std::{
     task::{Context, Poll},
     time::Duration,
 };
-use tokio::{
-    sync::Notify,
-    time::{MissedTickBehavior, interval},
-};
+use tokio::{sync::Notify, time::sleep};
 
 /// Silence is counted in ticks of this length. Time in which this process itself stood still (stopped, suspended,
 /// starved) is so one tick at most, however long it was.
@@ -50,11 +47,9 @@ impl Pulse {
 
     /// Watches until nothing has been heard for `dead`; says in between when it has been `suspect`.
     pub(super) async fn watch(&self, suspect: Duration, dead: Duration) {
-        let mut ticks = interval(TICK);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut silence = Duration::ZERO;
         while silence < dead {
-            ticks.tick().await;
+            sleep(TICK).await;
             silence = if self.heard.swap(false, Ordering::Relaxed) { Duration::ZERO } else { silence + TICK };
             let is_silent = silence >= suspect;
             if self.silent.swap(is_silent, Ordering::Relaxed) != is_silent && is_silent {

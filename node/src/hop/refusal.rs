@@ -1,5 +1,6 @@
 //! Requests that the hop itself refuses, as the OpenAI-shaped JSON that clients of an agent expect.
 
+use crate::members::Denied;
 use axum::{body::Body, response::Response};
 use dunlin_protocol::hop::{FAULT, Fault, RETRY_SAFE};
 use http::{HeaderValue, StatusCode, header};
@@ -9,19 +10,23 @@ use http::{HeaderValue, StatusCode, header};
 pub(super) enum Refusal {
     /// No member has such a path.
     UnknownPath,
-    /// The caller's membership doesn't count: revoked, or never known.
-    NotAMember,
-    /// The caller's certificate has run out.
-    Expired,
+    /// The caller's membership doesn't count, or no longer.
+    Denied(Denied),
     /// The caller's roles don't include this route.
     RoleMissing,
+}
+
+impl From<Denied> for Refusal {
+    fn from(denied: Denied) -> Self {
+        Self::Denied(denied)
+    }
 }
 
 impl Refusal {
     fn status(self) -> StatusCode {
         match self {
             Self::UnknownPath => StatusCode::NOT_FOUND,
-            Self::NotAMember | Self::Expired | Self::RoleMissing => StatusCode::FORBIDDEN,
+            Self::Denied(_) | Self::RoleMissing => StatusCode::FORBIDDEN,
         }
     }
 
@@ -29,8 +34,11 @@ impl Refusal {
     fn words(self) -> (&'static str, &'static str, &'static str) {
         match self {
             Self::UnknownPath => ("invalid_request_error", "unknown_path", "no member of the mesh answers this path"),
-            Self::NotAMember => ("permission_error", "not_a_member", "this peer's membership is unknown or revoked"),
-            Self::Expired => ("permission_error", "certificate_expired", "this peer's certificate has expired"),
+            Self::Denied(Denied::NotAMember) => ("permission_error", "not_a_member", "this peer is not a member"),
+            Self::Denied(Denied::Revoked) => ("permission_error", "revoked", "this peer's membership was revoked"),
+            Self::Denied(Denied::Expired) => {
+                ("permission_error", "certificate_expired", "this peer's certificate has expired")
+            }
             Self::RoleMissing => {
                 ("permission_error", "role_missing", "this peer's certificate has no role that may call this path")
             }

@@ -9,19 +9,16 @@ use super::{
     refusal::Refusal,
     stall::Guard,
 };
-use crate::stream::{Inbound, Incoming};
+use crate::{
+    clock,
+    members::Members,
+    stream::{Inbound, Incoming},
+};
 use axum::{Router, extract::Request, response::Response};
 use dunlin_protocol::{certificate::Membership, hop::Route, id::PeerId};
 use futures::future::{Either, FutureExt, Map, Ready, ready};
 use hyper_util::rt::TokioIo;
-use std::{
-    collections::HashMap,
-    convert::Infallible,
-    fmt,
-    pin::pin,
-    sync::Arc,
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::{collections::HashMap, convert::Infallible, pin::pin, sync::Arc};
 use tokio::task::JoinSet;
 use tokio_util::{compat::FuturesAsyncReadCompatExt, sync::CancellationToken, task::TaskTracker};
 use tower::Service;
@@ -39,46 +36,24 @@ pub struct Caller {
     pub membership: Arc<Membership>,
 }
 
-/// Looks up memberships: `None` for a peer that is unknown **or revoked**. Called once per request, so it must be
-/// quick and never wait.
-#[derive(Clone)]
-pub struct Access(Arc<LookUp>);
-
-type LookUp = dyn Fn(&PeerId) -> Option<Arc<Membership>> + Send + Sync;
-
-impl Access {
-    /// Access as the function says.
-    pub fn new(look_up: impl Fn(&PeerId) -> Option<Arc<Membership>> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(look_up))
-    }
-
-    fn check(&self, peer: &PeerId, path: &str, now_unix_s: u64) -> Result<Arc<Membership>, Refusal> {
-        let membership = (self.0)(peer).ok_or(Refusal::NotAMember)?;
-        if !membership.valid_at(now_unix_s) {
-            return Err(Refusal::Expired);
-        }
-        let route = Route::of(path).ok_or(Refusal::UnknownPath)?;
-        if route.allows(membership.roles) { Ok(membership) } else { Err(Refusal::RoleMissing) }
-    }
-}
-
-impl fmt::Debug for Access {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Access")
-    }
+/// Whether `peer` may call `path` now.
+fn check(members: &Members, peer: &PeerId, path: &str) -> Result<Arc<Membership>, Refusal> {
+    let membership = members.check(peer, clock::unix_s())?;
+    let route = Route::of(path).ok_or(Refusal::UnknownPath)?;
+    if route.allows(membership.roles) { Ok(membership) } else { Err(Refusal::RoleMissing) }
 }
 
 /// Serves inbound substreams until `shutdown`, then lets what is in flight finish, at most [`Settings::drain`] long.
 /// Also ends when the stream behaviour is dropped.
 pub async fn serve(
     mut incoming: Incoming,
-    access: Access,
+    members: Members,
     routes: Router,
     settings: Settings,
     shutdown: CancellationToken,
 ) {
     let mut served =
-        Served { access, routes, settings, shutdown, connections: JoinSet::new(), per_peer: HashMap::new() };
+        Served { members, routes, settings, shutdown, connections: JoinSet::new(), per_peer: HashMap::new() };
     loop {
         tokio::select! {
             () = served.shutdown.cancelled() => break,
@@ -94,7 +69,7 @@ pub async fn serve(
 }
 
 struct Served {
-    access: Access,
+    members: Members,
     routes: Router,
     settings: Settings,
     shutdown: CancellationToken,
@@ -110,7 +85,7 @@ impl Served {
             return;
         }
         *open += 1;
-        let front = Front { peer: inbound.peer, access: self.access.clone(), routes: self.routes.clone() };
+        let front = Front { peer: inbound.peer, members: self.members.clone(), routes: self.routes.clone() };
         let settings = self.settings.clone();
         let shutdown = self.shutdown.clone();
         self.connections.spawn(async move {
@@ -172,7 +147,7 @@ async fn serve_connection(inbound: Inbound, front: Front, settings: &Settings, s
 /// One peer's way in.
 struct Front {
     peer: PeerId,
-    access: Access,
+    members: Members,
     routes: Router,
 }
 
@@ -185,8 +160,7 @@ impl hyper::service::Service<http::Request<hyper::body::Incoming>> for Front {
     type Future = Either<Ready<Answer>, Routed>;
 
     fn call(&self, mut request: http::Request<hyper::body::Incoming>) -> Self::Future {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let membership = match self.access.check(&self.peer, request.uri().path(), now) {
+        let membership = match check(&self.members, &self.peer, request.uri().path()) {
             Ok(membership) => membership,
             Err(refusal) => {
                 tracing::debug!(peer = %self.peer, path = request.uri().path(), ?refusal, "request refused");

@@ -4,12 +4,14 @@ use axum::Router;
 use bytes::Bytes;
 use dunlin_node::{
     hop::{self, Body, Hop, ResponseBody, Settings},
+    members::Members,
     stream,
 };
 use dunlin_protocol::{
-    certificate::{Issuer, Membership},
+    certificate::{Certificate, Chain, Issuer, Membership},
     id::{MeshId, Role, Roles},
     pattern::Models,
+    revocation::{ListVersion, Revocation, RevocationList, SignedRevocation, Target},
 };
 use futures::StreamExt;
 use http_body::Frame;
@@ -74,18 +76,24 @@ pub(crate) async fn listen(swarm: &mut Swarm<stream::Behaviour>, wire: Wire) -> 
     }
 }
 
-pub(crate) fn member(peer: PeerId, roles: impl IntoIterator<Item = Role>) -> Membership {
-    Membership {
-        mesh: MeshId([0; 32]),
-        peer,
-        roles: Roles::from_iter(roles),
+/// The members that a server of a new mesh knows: itself.
+fn new_mesh(server: PeerId) -> (Keypair, Members) {
+    let key = Keypair::generate_ed25519();
+    let mesh = MeshId::of(&key.clone().try_into_ed25519().unwrap().public());
+    let certificate = Certificate {
+        mesh,
+        subject: server,
+        issuer: key.public().to_peer_id(),
+        roles: Roles::from_iter([Role::Agent]),
         models: Models::Any,
-        name: None,
+        tenants: Vec::new(),
         capabilities: Vec::new(),
-        issued_at: 0,
+        name: None,
+        issued_at: 1,
         not_after: u64::MAX,
-        issuer: Issuer::Mesh,
-    }
+    };
+    let chain = Chain::by_mesh_key(&certificate, &key).unwrap();
+    (key, Members::new(chain, mesh, RevocationList::default(), 1).unwrap())
 }
 
 /// What a test may change about the pair.
@@ -110,11 +118,27 @@ impl Options {
     }
 }
 
+fn admit(members: &Members, peer: PeerId, roles: impl IntoIterator<Item = Role>, not_after: u64) {
+    let membership = Membership {
+        mesh: members.mesh(),
+        peer,
+        roles: Roles::from_iter(roles),
+        models: Models::Any,
+        name: None,
+        capabilities: Vec::new(),
+        issued_at: 1,
+        not_after,
+        issuer: Issuer::Mesh,
+    };
+    members.insert(membership, ListVersion::default());
+}
+
 /// The server's side as the test sees it.
 pub(crate) struct Server {
     pub(crate) peer: PeerId,
-    /// The caller's membership, as the server knows it.
-    pub(crate) caller: Arc<Mutex<Option<Arc<Membership>>>>,
+    /// Whom the server knows.
+    pub(crate) members: Members,
+    mesh_key: Keypair,
     pause: Arc<Mutex<Option<Arc<Barrier>>>>,
     kill: CancellationToken,
     pub(crate) shutdown: CancellationToken,
@@ -122,6 +146,18 @@ pub(crate) struct Server {
 }
 
 impl Server {
+    /// Makes a peer a member with these roles, until then (unix seconds).
+    pub(crate) fn admit(&self, peer: PeerId, roles: impl IntoIterator<Item = Role>, not_after: u64) {
+        admit(&self.members, peer, roles, not_after);
+    }
+
+    pub(crate) fn revoke(&self, peer: PeerId) {
+        let mesh = self.members.mesh();
+        let revocation = Revocation { mesh, target: Target::Member(peer), before: 1000 };
+        let signed = SignedRevocation::by_mesh_key(&revocation, &self.mesh_key).unwrap();
+        self.members.revoke(signed).unwrap();
+    }
+
     /// Stops the server's only thread, runs `meanwhile`, lets it go on.
     pub(crate) async fn paused(&self, meanwhile: impl Future<Output = ()>) {
         let barrier = Arc::new(Barrier::new(2));
@@ -216,21 +252,21 @@ pub(crate) async fn pair(options: Options) -> Pair {
 }
 
 async fn start_server(options: Options, caller: PeerId) -> (Server, Multiaddr) {
-    let membership = Arc::new(Mutex::new(Some(Arc::new(member(caller, [Role::Proxy])))));
     let pause = Arc::<Mutex<Option<Arc<Barrier>>>>::default();
     let (kill, shutdown) = (CancellationToken::new(), CancellationToken::new());
     let (started, starting) = oneshot::channel();
     let run = {
-        let (membership, pause) = (Arc::clone(&membership), Arc::clone(&pause));
+        let pause = Arc::clone(&pause);
         let (kill, shutdown) = (kill.clone(), shutdown.clone());
         async move {
             let (mut swarm, control, incoming) = swarm(options.wire);
             let address = listen(&mut swarm, options.wire).await;
-            started.send((*swarm.local_peer_id(), address)).unwrap();
-            let access = hop::server::Access::new(move |_| membership.lock().unwrap().clone());
+            let (mesh_key, members) = new_mesh(*swarm.local_peer_id());
+            admit(&members, caller, [Role::Proxy], u64::MAX);
+            started.send((*swarm.local_peer_id(), address, mesh_key, members.clone())).unwrap();
             let incoming = refuse_first(incoming, options.drop_first).await;
             let routes = options.routes.layer(axum::Extension(control));
-            let serve = hop::server::serve(incoming, access, routes, options.server, shutdown);
+            let serve = hop::server::serve(incoming, members, routes, options.server, shutdown);
             tokio::select! {
                 () = kill.cancelled() => {}
                 () = async { loop { swarm.select_next_some().await; } } => {}
@@ -242,8 +278,8 @@ async fn start_server(options: Options, caller: PeerId) -> (Server, Multiaddr) {
     let thread = std::thread::spawn(move || {
         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(run);
     });
-    let (peer, address) = starting.await.unwrap();
-    (Server { peer, caller: membership, pause, kill, shutdown, thread: Some(thread) }, address)
+    let (peer, address, mesh_key, members) = starting.await.unwrap();
+    (Server { peer, members, mesh_key, pause, kill, shutdown, thread: Some(thread) }, address)
 }
 
 async fn pauses(pause: Arc<Mutex<Option<Arc<Barrier>>>>) {

@@ -1,10 +1,9 @@
 //! Whom the hop refuses: asked anew for each request on a connection that stays.
 
-use crate::fixture::{Options, Pair, Wire, member, pair};
+use crate::fixture::{Options, Pair, Wire, pair};
 use axum::{Router, routing::post};
-use dunlin_protocol::{certificate::Membership, id::Role};
+use dunlin_protocol::id::Role;
 use http_body_util::BodyExt;
-use std::sync::Arc;
 
 crate::over_tcp_and_quic!(role_missing, unknown_path, revoked_between_requests, expired_between_requests);
 
@@ -14,10 +13,6 @@ async fn connected(wire: Wire) -> Pair {
         .route("/mesh/info", post(async || "info"))
         .route("/mesh/logs/0", post(async || "logs"));
     pair(Options::new(wire, routes)).await
-}
-
-fn set(pair: &Pair, membership: Option<Membership>) {
-    *pair.server.caller.lock().unwrap() = membership.map(Arc::new);
 }
 
 /// Status and OpenAI's error code, or the body of a good answer.
@@ -43,11 +38,11 @@ fn answer(status: u16, text: &str) -> (u16, String) {
 
 async fn role_missing(wire: Wire) {
     let pair = connected(wire).await;
-    set(&pair, Some(member(pair.client.peer, [Role::Agent])));
+    pair.server.admit(pair.client.peer, [Role::Agent], u64::MAX);
     assert_eq!(ask(&pair, "/engine/v1/chat/completions").await, answer(403, "role_missing"));
     assert_eq!(ask(&pair, "/mesh/logs/0").await, answer(403, "role_missing"));
     assert_eq!(ask(&pair, "/mesh/info").await, answer(200, "info"));
-    set(&pair, Some(member(pair.client.peer, [Role::Proxy])));
+    pair.server.admit(pair.client.peer, [Role::Proxy], u64::MAX);
     assert_eq!(ask(&pair, "/engine/v1/chat/completions").await, answer(200, "inference"));
     assert_eq!(ask(&pair, "/mesh/logs/0").await, answer(200, "logs"));
     assert_eq!(pair.client.hop.links_opened(), 1);
@@ -64,16 +59,16 @@ async fn unknown_path(wire: Wire) {
 async fn revoked_between_requests(wire: Wire) {
     let pair = connected(wire).await;
     assert_eq!(ask(&pair, "/engine/v1/chat/completions").await, answer(200, "inference"));
-    set(&pair, None);
-    assert_eq!(ask(&pair, "/engine/v1/chat/completions").await, answer(403, "not_a_member"));
-    assert_eq!(ask(&pair, "/mesh/info").await, answer(403, "not_a_member"));
-    assert_eq!(ask(&pair, "/nothing").await, answer(403, "not_a_member"));
+    pair.server.revoke(pair.client.peer);
+    assert_eq!(ask(&pair, "/engine/v1/chat/completions").await, answer(403, "revoked"));
+    assert_eq!(ask(&pair, "/mesh/info").await, answer(403, "revoked"));
+    assert_eq!(ask(&pair, "/nothing").await, answer(403, "revoked"));
     assert_eq!(pair.client.hop.links_opened(), 1);
 }
 
 async fn expired_between_requests(wire: Wire) {
     let pair = connected(wire).await;
     assert_eq!(ask(&pair, "/mesh/info").await, answer(200, "info"));
-    set(&pair, Some(Membership { not_after: 1_700_000_000, ..member(pair.client.peer, [Role::Proxy]) }));
+    pair.server.admit(pair.client.peer, [Role::Proxy], 1_700_000_000);
     assert_eq!(ask(&pair, "/mesh/info").await, answer(403, "certificate_expired"));
 }
