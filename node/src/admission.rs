@@ -4,7 +4,7 @@
 //! Whoever has no valid certificate of this mesh is disconnected, so that no behaviour of the swarm ever meets a
 //! stranger. Joining with an invitation happens here too: answered, then the connection is closed.
 
-mod pending;
+pub mod pending;
 mod wire;
 
 use crate::{
@@ -19,32 +19,23 @@ use dunlin_protocol::{
     invitation::JoinRequest,
 };
 use libp2p::core::{ConnectedPoint, Endpoint, muxing::StreamMuxerBox, muxing::SubstreamBox};
-use pending::Pending;
 use std::{io, sync::Arc, time::Duration, time::Instant};
 
 /// From the end of the handshake to admission.
 pub const DEADLINE: Duration = Duration::from_secs(3);
-/// Incoming connections that are being admitted at once. Each may hold one [`hello::Hello`] of at most 32 KiB.
-pub const PENDING: usize = 512;
-/// Of these, from one IPv4 address or one IPv6 network of 64 bits.
-pub const PENDING_PER_ADDRESS: usize = 64;
 /// How long a refused peer is given to read why, and hang up.
 const LINGER: Duration = Duration::from_millis(500);
 
-/// Bounds on admission. The defaults are the constants of this module; tests shorten the deadline.
+/// Bounds on admission. Tests shorten the deadline; how many may be on their way is [`pending`]'s to say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
     /// From the end of the handshake to admission. An incoming connection has as long again for its handshake.
     pub deadline: Duration,
-    /// Incoming connections that are being admitted at once.
-    pub pending: usize,
-    /// Of these, from one address.
-    pub pending_per_address: usize,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { deadline: DEADLINE, pending: PENDING, pending_per_address: PENDING_PER_ADDRESS }
+        Self { deadline: DEADLINE }
     }
 }
 
@@ -57,9 +48,6 @@ pub enum Error {
     /// The other side did not say enough in time.
     #[error("not admitted within {0:?}")]
     Deadline(Duration),
-    /// Too many others are being admitted.
-    #[error("too many connections are waiting for admission")]
-    Busy,
     /// The other side said something else.
     #[error(transparent)]
     Frame(#[from] hello::Error),
@@ -118,7 +106,6 @@ struct Inner {
     members: Members,
     issuer: Option<Issuer>,
     settings: Settings,
-    pending: Pending,
 }
 
 type Connection = (PeerId, StreamMuxerBox);
@@ -127,8 +114,7 @@ impl Admission {
     /// Admission of `members`' mesh; with an `issuer`, of those who are invited too.
     #[must_use]
     pub fn new(members: Members, issuer: Option<Issuer>, settings: Settings) -> Self {
-        let pending = Pending::new(settings.pending, settings.pending_per_address);
-        Self(Arc::new(Inner { members, issuer, settings, pending }))
+        Self(Arc::new(Inner { members, issuer, settings }))
     }
 
     pub(crate) fn settings(&self) -> Settings {
@@ -143,16 +129,12 @@ impl Admission {
     ) -> Result<Connection, NotAdmitted> {
         let inner = self.0;
         let deadline = inner.settings.deadline;
-        let outcome = match &point {
-            // Under hole punching the listener's side may dial: the role decides, not who called.
+        // Under hole punching the listener's side may dial: the role decides, not who called.
+        let outcome = match point {
             ConnectedPoint::Dialer { role_override: Endpoint::Dialer, .. } => {
                 within(deadline, inner.knock(peer, &mut muxer)).await
             }
-            ConnectedPoint::Dialer { .. } => within(deadline, inner.answer(peer, &mut muxer)).await,
-            ConnectedPoint::Listener { send_back_addr, .. } => match inner.pending.enter(send_back_addr) {
-                Some(_place) => within(deadline, inner.answer(peer, &mut muxer)).await,
-                None => Err(Error::Busy),
-            },
+            _ => within(deadline, inner.answer(peer, &mut muxer)).await,
         };
         inner.note(&outcome);
         match outcome {

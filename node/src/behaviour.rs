@@ -1,6 +1,6 @@
 //! The libp2p behaviours of one peer, and their settings. Gates come first: they run in the order of the fields.
 
-use crate::{gossip, liveness, record_store::TopicStore, stream};
+use crate::{admission::pending, gossip, liveness, record_store::TopicStore, stream};
 use dunlin_protocol::{
     id::{MeshId, PeerId, Role, Roles},
     limits,
@@ -18,8 +18,6 @@ pub(crate) const KAD_PROTOCOL: StreamProtocol = StreamProtocol::new("/dunlin/kad
 /// What identify says; informational.
 const IDENTIFY_PROTOCOL: &str = "/dunlin/1";
 
-/// Connections in establishment that were opened by others. Everything before admission counts here.
-const PENDING_INCOMING: u32 = 256;
 /// Connections in establishment that this peer opened.
 const PENDING_OUTGOING: u32 = 128;
 /// Connections to one peer: both transports, both directions.
@@ -51,6 +49,7 @@ const RELAY_CIRCUIT_BYTES: u64 = 1 << 40;
 /// All behaviours of a peer.
 #[derive(NetworkBehaviour)]
 pub(crate) struct Behaviour {
+    pending: pending::Behaviour,
     limits: connection_limits::Behaviour,
     pub(crate) blocked: allow_block_list::Behaviour<allow_block_list::BlockedPeers>,
     pub(crate) streams: stream::Behaviour,
@@ -90,6 +89,7 @@ impl Behaviour {
         let own = settings.keypair.public().to_peer_id();
         let relays = settings.roles.contains(Role::Relay);
         Ok(Self {
+            pending: pending::Behaviour::default(),
             limits: connection_limits::Behaviour::new(limits()),
             blocked: allow_block_list::Behaviour::default(),
             streams,
@@ -122,7 +122,6 @@ fn local_discovery(own: PeerId) -> Option<mdns::tokio::Behaviour> {
 
 fn limits() -> connection_limits::ConnectionLimits {
     connection_limits::ConnectionLimits::default()
-        .with_max_pending_incoming(Some(PENDING_INCOMING))
         .with_max_pending_outgoing(Some(PENDING_OUTGOING))
         .with_max_established_per_peer(Some(PER_PEER))
         .with_max_established(Some(CONNECTIONS))

@@ -9,7 +9,7 @@ use crate::{
     victim::SOON,
 };
 use axum::{Router, routing::any};
-use dunlin_node::{Config, Node, gossip, hop};
+use dunlin_node::{Config, Node, clock, gossip, hop};
 use dunlin_protocol::{
     announcement::ReplicaState,
     hop::{MODEL, REPLICA_INDEX},
@@ -203,7 +203,8 @@ async fn a_member_without_the_role_proxy_sends_no_inference(listen: &str) {
     assert_eq!(ask(&mesh.first, &agent).await, (StatusCode::OK, "answer".to_owned()));
     assert_eq!(reached.load(Ordering::SeqCst), 1);
     // Until it is revoked, on the connection that it has: it does not know yet, and the agent does.
-    let revocation = mesh.revocation(mesh.first.peer());
+    let now = clock::unix_s();
+    let revocation = mesh.issuer.revoke(mesh.first.peer(), now, now).unwrap();
     agent.handle.members().revoke(revocation).unwrap();
     until("out", SOON, || !is_connected(&agent, &mesh.first)).await;
     assert_eq!(reached.load(Ordering::SeqCst), 1);

@@ -3,7 +3,7 @@
 use crate::{
     over_tcp_and_quic,
     raw::{Raw, plain_transport},
-    victim::{DEADLINE, KAD, Protocols, RECORD, SOON, TOPIC, Victim, protocols},
+    victim::{DEADLINE, KAD, PENDING_PER_ADDRESS, Protocols, RECORD, SOON, TOPIC, Victim, protocols},
 };
 use dunlin_protocol::{
     hello::{self, HEADER_BYTES, MAGIC, Refusal, Reply},
@@ -211,8 +211,29 @@ async fn another_version_is_told_so(listen: &str) {
 async fn a_crowd_of_silent_peers_leaves_room_for_members(listen: &str) {
     let mut victim = Victim::start(listen).await;
     let mut crowd = Vec::new();
-    for _ in 0..20 {
+    for _ in 0..PENDING_PER_ADDRESS / 2 {
         crowd.push(Raw::connect(&Keypair::generate_ed25519(), &victim.address).await);
+    }
+    victim.assert_still_serves().await;
+}
+
+/// Silent from the start: they count before they have shaken hands.
+#[tokio::test]
+async fn a_flood_from_one_address_is_bounded_and_passes() {
+    let mut victim = Victim::start(crate::victim::TCP).await;
+    let address: Vec<_> = victim.address.iter().collect();
+    let [Protocol::Ip4(ip), Protocol::Tcp(port)] = address[..] else { panic!("{address:?}") };
+    let mut flood = Vec::new();
+    for _ in 0..PENDING_PER_ADDRESS + 5 {
+        flood.push(tokio::net::TcpStream::connect((ip, port)).await.unwrap());
+    }
+    for _ in 0..5 {
+        let why = victim.refusal().await;
+        assert!(why.contains("waiting for admission"), "{why}");
+    }
+    // Their deadline frees their places.
+    for _ in 0..PENDING_PER_ADDRESS {
+        victim.refusal().await;
     }
     victim.assert_still_serves().await;
 }

@@ -1,7 +1,7 @@
 //! A member with a mesh of its own: the one that is attacked.
 
 use dunlin_node::{
-    admission::{self, Admission},
+    admission::{self, Admission, pending},
     clock,
     issuer::{InvitationOptions, Issuer},
     members::Members,
@@ -39,12 +39,16 @@ pub(crate) const QUIC: &str = "/ip4/127.0.0.1/udp/0/quic-v1";
 pub(crate) const SOON: Duration = Duration::from_secs(10);
 /// Deadline of admission in these tests.
 pub(crate) const DEADLINE: Duration = Duration::from_millis(600);
+/// Connections on their way to the victim, in all and from one address.
+const PENDING: usize = 64;
+pub(crate) const PENDING_PER_ADDRESS: usize = 30;
 pub(crate) const TOPIC: &str = "gossip";
 pub(crate) const KAD: StreamProtocol = StreamProtocol::new("/dunlin/kad/1");
 pub(crate) const RECORD: &[u8] = b"record";
 
 #[derive(NetworkBehaviour)]
 pub(crate) struct Protocols {
+    pending: pending::Behaviour,
     pub(crate) kad: kad::Behaviour<MemoryStore>,
     pub(crate) gossip: gossipsub::Behaviour,
     pub(crate) identify: identify::Behaviour,
@@ -64,7 +68,13 @@ pub(crate) fn protocols(key: &Keypair) -> Protocols {
     let mut gossip = gossipsub::Behaviour::new(gossipsub::MessageAuthenticity::Anonymous, config).unwrap();
     gossip.subscribe(&gossipsub::IdentTopic::new(TOPIC)).unwrap();
     let identify = identify::Behaviour::new(identify::Config::new("/dunlin/test".into(), key.public()));
-    Protocols { kad, gossip, identify, ping: ping::Behaviour::default() }
+    Protocols {
+        pending: pending::Behaviour::new(PENDING, PENDING_PER_ADDRESS),
+        kad,
+        gossip,
+        identify,
+        ping: ping::Behaviour::default(),
+    }
 }
 
 /// What the victim's swarm said.
@@ -101,7 +111,7 @@ impl Victim {
         let state = StateDir::open(home.path()).unwrap();
         mesh::create(&state, roles(), None, clock::unix_s()).unwrap();
         let mesh = mesh::load(&state, clock::unix_s()).unwrap();
-        let settings = admission::Settings { deadline: DEADLINE, ..admission::Settings::default() };
+        let settings = admission::Settings { deadline: DEADLINE };
         let admission = Admission::new(mesh.members.clone(), mesh.issuer.clone(), settings);
         let transport = transport::build_direct(&mesh.identity, admission).unwrap();
         let peer = mesh.identity.public().to_peer_id();
@@ -238,6 +248,9 @@ async fn run(mut swarm: Swarm<Protocols>, tell: mpsc::Sender<Seen>) {
                 ),
                 other => Seen::Refused(format!("other: {other}")),
             },
+            SwarmEvent::IncomingConnectionError { error: ListenError::Denied { cause }, .. } => {
+                Seen::Refused(std::error::Error::source(&cause).map_or_else(|| cause.to_string(), ToString::to_string))
+            }
             SwarmEvent::Behaviour(event) => Seen::Event(format!("{event:?}")),
             _ => continue,
         };

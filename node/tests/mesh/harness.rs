@@ -13,7 +13,7 @@ use dunlin_protocol::{
     load::{LoadReport, Measured},
     pattern::Models,
     record::Continuation,
-    revocation::{RevocationList, SignedRevocation},
+    revocation::RevocationList,
     topic::Topic,
 };
 use libp2p::{Multiaddr, identity::Keypair, multiaddr::Protocol};
@@ -26,7 +26,7 @@ pub(crate) const QUIC: &str = "/ip4/127.0.0.1/udp/0/quic-v1";
 
 /// One mesh: its issuer's directory makes the certificates of all.
 pub(crate) struct Mesh {
-    issuer: Issuer,
+    pub(crate) issuer: Issuer,
     _home: TempDir,
     pub(crate) first: Member,
 }
@@ -111,11 +111,6 @@ impl Mesh {
         let request = token.request(peer, None).unwrap();
         let chain = self.issuer.redeem(peer, &request, &RevocationList::default(), clock::unix_s()).unwrap();
         Members::new(chain, self.issuer.mesh(), RevocationList::default(), clock::unix_s()).unwrap()
-    }
-
-    /// Revokes a member without telling anybody.
-    pub(crate) fn revocation(&self, peer: PeerId) -> SignedRevocation {
-        self.issuer.revoke(peer, clock::unix_s(), clock::unix_s()).unwrap()
     }
 
     pub(crate) fn id(&self) -> dunlin_protocol::id::MeshId {
