@@ -1,1 +1,37 @@
-fn main() {}
+//! `dunlin`: self-hosted node, endpoint, and bootstrap command line of a peer-to-peer inference mesh.
+
+mod args;
+mod commands;
+mod exit;
+mod http;
+mod logging;
+mod output;
+mod settings;
+mod signals;
+mod sse;
+
+use clap::Parser;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let args = args::Args::parse();
+    logging::start(args.command.is_service());
+    match runtime(&args).and_then(|runtime| runtime.block_on(commands::run(args))) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => exit::report(&error),
+    }
+}
+
+/// One thread carries a node unless told otherwise: waking tasks across threads costs a stream 25 to 40 % of its CPU
+/// time (docs/benchmarks.md), and what a node does between two packets is short.
+fn runtime(args: &args::Args) -> anyhow::Result<tokio::runtime::Runtime> {
+    let mut builder = match args.worker_threads {
+        1 => tokio::runtime::Builder::new_current_thread(),
+        threads => {
+            let mut builder = tokio::runtime::Builder::new_multi_thread();
+            builder.worker_threads(threads);
+            builder
+        }
+    };
+    Ok(builder.enable_all().build()?)
+}

@@ -1,14 +1,20 @@
-//! Keys over the node's control socket: what `dunlin keys` asks a running proxy, so that a revocation holds at once.
+//! What the command line asks a running proxy over the node's control socket: keys, so that a revocation holds at once,
+//! and the endpoint itself, for `dunlin chat`.
 
-use crate::keys::{Created, Error, Key, Keys};
+use crate::{
+    http::Door,
+    keys::{Created, Error, Key, Keys},
+};
 use axum::{
     Json, Router,
-    extract::{Path, State},
+    body::Body,
+    extract::{Path, Request, State},
     http::StatusCode,
     response::{IntoResponse, Response},
-    routing::{delete, get},
+    routing::{any, delete, get},
 };
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// Body of `POST /keys`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -19,9 +25,14 @@ pub struct Create {
     pub name: String,
 }
 
-/// The routes. Whoever can open the socket owns the proxy, so nothing more is asked.
-pub(crate) fn routes(keys: Keys) -> Router {
-    Router::new().route("/keys", get(list).post(create)).route("/keys/{id}", delete(revoke)).with_state(keys)
+/// The routes. Whoever can open the socket owns the proxy, so nothing more is asked: `owner` answers without a key.
+pub(crate) fn routes(keys: Keys, owner: Arc<Door>) -> Router {
+    let ask = move |request: Request| async move { owner.answer(request).await.map(Body::new) };
+    Router::new()
+        .route("/keys", get(list).post(create))
+        .route("/keys/{id}", delete(revoke))
+        .with_state(keys)
+        .route("/v1/{*path}", any(ask))
 }
 
 async fn list(State(keys): State<Keys>) -> Result<Json<Vec<Key>>, Failed> {

@@ -21,7 +21,6 @@ use bytes::Bytes;
 use dunlin_protocol::id::ModelId;
 use endpoint::{Dialect, Endpoint};
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header, uri::PathAndQuery};
-use hyper::body::Incoming;
 use rand::rngs::SmallRng;
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -52,7 +51,10 @@ struct Story {
 
 impl Door {
     /// Answers one request. Every error has become an answer.
-    pub(crate) async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Response<Body> {
+    pub(crate) async fn answer<B>(self: Arc<Self>, request: Request<B>) -> Response<Body>
+    where
+        B: http_body::Body<Data = Bytes> + Unpin,
+    {
         let since = Instant::now();
         let id = headers::request_id(request.headers(), &mut *self.rng.lock().unwrap_or_else(PoisonError::into_inner));
         let client = Origin::of(request.headers());
@@ -71,13 +73,16 @@ impl Door {
         response
     }
 
-    async fn answer_or_refuse(
+    async fn answer_or_refuse<B>(
         self: &Arc<Self>,
-        request: Request<Incoming>,
+        request: Request<B>,
         id: &HeaderValue,
         since: Instant,
         story: &mut Story,
-    ) -> Response<Body> {
+    ) -> Response<Body>
+    where
+        B: http_body::Body<Data = Bytes> + Unpin,
+    {
         let endpoint = Endpoint::of(request.method(), request.uri().path());
         let dialect = endpoint.as_ref().map_or(Dialect::OpenAi, Endpoint::dialect);
         let (parts, mut incoming) = request.into_parts();
@@ -106,15 +111,18 @@ impl Door {
         Ok(endpoint)
     }
 
-    async fn infer(
+    async fn infer<B>(
         self: &Arc<Self>,
         parts: http::request::Parts,
-        incoming: &mut Incoming,
+        incoming: &mut B,
         dialect: Dialect,
         id: HeaderValue,
         since: Instant,
         story: &mut Story,
-    ) -> Result<Response<Body>, Error> {
+    ) -> Result<Response<Body>, Error>
+    where
+        B: http_body::Body<Data = Bytes> + Unpin,
+    {
         refuse_compressed(&parts.headers)?;
         let (body, memory) = body::read(incoming, &self.bodies).await?;
         let peek = peek(body.clone()).await?;

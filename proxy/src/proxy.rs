@@ -43,6 +43,8 @@ pub enum Error {
 /// A proxy that listens already and answers once it runs.
 pub struct Proxy {
     server: Server,
+    /// The same endpoint for whoever owns this node.
+    owner: Arc<Door>,
     pool: Arc<Pool>,
     keys: Keys,
     address: SocketAddr,
@@ -75,17 +77,22 @@ impl Proxy {
             first_byte: config.first_byte,
             hold: config.hold,
         };
-        let door = Door {
-            auth: if config.no_auth { Auth::LocalOnly } else { Auth::Keys(keys.clone()) },
-            bodies: Bounds { body: config.body, pause: config.body_pause, budget: Budget::new(config.buffered) },
-            dispatcher: Arc::new(dispatcher),
-            metrics,
-            silence: config.silence,
-            started: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
-            rng: Mutex::new(rand::make_rng()),
+        let dispatcher = Arc::new(dispatcher);
+        let budget = Budget::new(config.buffered);
+        let door = |auth| {
+            Arc::new(Door {
+                auth,
+                bodies: Bounds { body: config.body, pause: config.body_pause, budget: budget.clone() },
+                dispatcher: dispatcher.clone(),
+                metrics: metrics.clone(),
+                silence: config.silence,
+                started: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+                rng: Mutex::new(rand::make_rng()),
+            })
         };
-        let server = Server::new(listener, Arc::new(door), &config);
-        Ok(Self { server, pool, keys, address })
+        let auth = if config.no_auth { Auth::LocalOnly } else { Auth::Keys(keys.clone()) };
+        let server = Server::new(listener, door(auth), &config);
+        Ok(Self { server, owner: door(Auth::Owner), pool, keys, address })
     }
 
     /// Where it listens; with the port that was chosen when none was asked for.
@@ -94,9 +101,10 @@ impl Proxy {
         self.address
     }
 
-    /// Routes for the node's control socket: `GET /keys`, `POST /keys` with `{"name": "..."}`, `DELETE /keys/{id}`.
+    /// Routes for the node's control socket: `GET /keys`, `POST /keys` with `{"name": "..."}`, `DELETE /keys/{id}`, and
+    /// the endpoint itself under `/v1/`, without a key.
     pub fn control_routes(&self) -> axum::Router {
-        control::routes(self.keys.clone())
+        control::routes(self.keys.clone(), self.owner.clone())
     }
 
     /// Answers clients until `shutdown`, then finishes what is in flight, within [`Config::drain`].

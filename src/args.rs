@@ -1,0 +1,425 @@
+//! The command line as clap reads it. Dumb on purpose: nothing here is checked beyond its syntax, and nothing else
+//! reads flags or environment. [`crate::settings`] joins it with the configuration file.
+
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use dunlin_protocol::{
+    id::{ModelId, Name, PeerId, Role, RuntimeName},
+    pattern::Pattern,
+};
+use libp2p::Multiaddr;
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+const EXAMPLES: &str = "\
+Examples:
+  dunlin up                                  everything on this machine, with the engines found on it
+  dunlin invite                              a token that lets one more machine join
+  dunlin join TOKEN && dunlin up             on that machine
+  dunlin chat qwen3 'Why do dunlins flock?'  ask through the mesh
+  curl http://127.0.0.1:8480/v1/chat/completions -H 'Authorization: Bearer KEY' ...
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no node is running here, 4 not found.
+Every flag can also be set in the environment (DUNLIN_HOME, DUNLIN_HTTP, ...) or in the file named by --config.";
+
+/// A peer-to-peer mesh for self-hosted inference.
+#[derive(Parser)]
+#[command(name = "dunlin", version, about, after_help = EXAMPLES, max_term_width = 110, subcommand_required = true)]
+pub(crate) struct Args {
+    /// State directory: keys, certificates, known peers [default: the platform's data directory]
+    #[arg(long, global = true, env = "DUNLIN_HOME", value_name = "DIR")]
+    pub(crate) home: Option<PathBuf>,
+    /// How listings are printed
+    #[arg(long, global = true, env = "DUNLIN_OUTPUT", value_enum, default_value_t = Output::Human)]
+    pub(crate) output: Output,
+    /// Threads of a node
+    #[arg(long, global = true, env = "DUNLIN_WORKER_THREADS", default_value_t = 1, value_parser = worker_threads, hide_short_help = true)]
+    pub(crate) worker_threads: usize,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+fn worker_threads(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(threads @ 1..=256) => Ok(threads),
+        _ => Err("a number from 1 to 256".to_owned()),
+    }
+}
+
+/// For a person or for a program.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    /// Tables.
+    Human,
+    /// One JSON document.
+    Json,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Run everything on this machine: join the mesh (or make one), offer its engines, open the endpoint
+    #[command(after_help = "\
+Without --engine or --launch, engines on the usual local ports are taken (vLLM 8000, llama.cpp 8080, Ollama 11434,
+SGLang 30000); where there is none, the built-in demo engine is, and `up` says so.
+
+Examples:
+  dunlin up
+  dunlin up --engine http://127.0.0.1:8000
+  dunlin up --launch llamacpp -- -m model.gguf --alias my-model -ngl 99
+  dunlin up --home /tmp/second --http 127.0.0.1:0 --listen /ip4/127.0.0.1/tcp/0")]
+    Up(UpArgs),
+    /// Make a mesh, or show the one of this machine
+    Mesh {
+        #[command(subcommand)]
+        command: MeshCommand,
+    },
+    /// Print a token that admits one more machine (the token alone, on standard output)
+    #[command(after_help = "\
+Examples:
+  dunlin invite
+  dunlin invite --role agent --model 'Qwen/*' --ttl 1h
+  TOKEN=$(dunlin invite --uses 20)")]
+    Invite(InviteArgs),
+    /// Redeem an invitation and store the certificate
+    #[command(after_help = "Example:\n  dunlin join dunlin1abc...   then: dunlin up")]
+    Join {
+        /// The token that `dunlin invite` printed
+        token: String,
+        /// What other members see in `dunlin peers`
+        #[arg(long, env = "DUNLIN_NAME")]
+        name: Option<Name>,
+    },
+    /// End a membership everywhere
+    Revoke {
+        /// Peer id, as `dunlin peers` shows it
+        peer: PeerId,
+    },
+    /// Run beside engines, without an endpoint
+    #[command(after_help = "\
+Examples:
+  dunlin agent --engine http://127.0.0.1:8000
+  dunlin agent --engine http://127.0.0.1:9000 --runtime openai --model my-whisper
+  dunlin agent --launch llamacpp -- -m model.gguf --alias my-model")]
+    Agent(AgentArgs),
+    /// Run an endpoint, without engines
+    #[command(after_help = "Example:\n  dunlin proxy --http 0.0.0.0:8480")]
+    Proxy(ProxyArgs),
+    /// Relay connections between members that cannot reach each other
+    Relay(RelayArgs),
+    /// Run the simulated engine by itself: vLLM's API with settable speed and faults
+    #[command(after_help = "Example:\n  dunlin demo-engine --http 127.0.0.1:8000 --tokens-per-second 50 --slots 4")]
+    DemoEngine(DemoEngineArgs),
+    /// List the members that this node knows
+    Peers,
+    /// List the models that the mesh serves
+    Models,
+    /// Show this machine's node
+    Status,
+    /// Talk to a model
+    #[command(after_help = "\
+Examples:
+  dunlin chat                              the only model, interactively
+  dunlin chat my-model 'Tell me a joke'
+  dunlin chat --endpoint http://10.0.0.5:8480 --key KEY my-model")]
+    Chat(ChatArgs),
+    /// Print what an engine wrote, wherever it runs
+    #[command(after_help = "Examples:\n  dunlin logs my-model\n  dunlin logs 12D3KooW... -f")]
+    Logs(LogsArgs),
+    /// Make, list and revoke the endpoint's keys
+    Keys {
+        #[command(subcommand)]
+        command: KeysCommand,
+    },
+    /// Look for what is wrong and say what to do
+    Doctor,
+}
+
+impl Command {
+    /// Whether the command goes on until it is told to stop.
+    pub(crate) fn is_service(&self) -> bool {
+        matches!(self, Self::Up(_) | Self::Agent(_) | Self::Proxy(_) | Self::Relay(_) | Self::DemoEngine(_))
+    }
+}
+
+#[derive(Subcommand)]
+pub(crate) enum MeshCommand {
+    /// Make the mesh key and this machine's certificate
+    Create {
+        /// What other members see in `dunlin peers`
+        #[arg(long, env = "DUNLIN_NAME")]
+        name: Option<Name>,
+        /// Role of this machine, repeatable [default: agent and proxy]
+        #[arg(long = "role", value_name = "ROLE", value_delimiter = ',')]
+        roles: Vec<Role>,
+    },
+    /// Show the mesh id and this machine's certificate
+    Show,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum KeysCommand {
+    /// Make a key and print it (the key alone, on standard output); it is not shown again
+    Create {
+        /// What the key is for
+        #[arg(long, default_value = "key")]
+        name: Name,
+    },
+    /// List the keys, never their secrets
+    List,
+    /// Refuse a key from now on
+    Revoke {
+        /// The id that `dunlin keys list` shows
+        id: String,
+    },
+}
+
+/// What every node takes.
+#[derive(ClapArgs, Default)]
+pub(crate) struct NodeArgs {
+    /// Configuration file (TOML); flags and environment go before it
+    #[arg(long, env = "DUNLIN_CONFIG", value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Address for other members, repeatable [default: port 4480, TCP and UDP, IPv4 and IPv6]
+    #[arg(long, env = "DUNLIN_LISTEN", value_name = "MULTIADDR", value_delimiter = ',')]
+    pub(crate) listen: Vec<Multiaddr>,
+    /// Address under which other members reach this node, where it can't know it itself, repeatable
+    #[arg(long, env = "DUNLIN_EXTERNAL", value_name = "MULTIADDR", value_delimiter = ',')]
+    pub(crate) external: Vec<Multiaddr>,
+    /// Member to connect to at start (with /p2p/PEER), repeatable; the one that invited this machine is known anyway
+    #[arg(long, env = "DUNLIN_PEER", value_name = "MULTIADDR", value_delimiter = ',')]
+    pub(crate) peer: Vec<Multiaddr>,
+    /// What other members see in `dunlin peers`
+    #[arg(long, env = "DUNLIN_NAME")]
+    pub(crate) name: Option<Name>,
+    /// Don't look for members on the local network
+    #[arg(long, env = "DUNLIN_NO_MDNS")]
+    pub(crate) no_mdns: bool,
+}
+
+/// Which engines an agent answers for.
+#[derive(ClapArgs, Default)]
+pub(crate) struct EngineArgs {
+    /// A running engine, repeatable
+    #[arg(long, env = "DUNLIN_ENGINE", value_name = "URL", value_delimiter = ',')]
+    pub(crate) engine: Vec<String>,
+    /// What the engines are, where it can't be told from their answers: llamacpp, vllm, ollama, openai, demo
+    #[arg(long, env = "DUNLIN_RUNTIME", value_name = "NAME")]
+    pub(crate) runtime: Option<RuntimeName>,
+    /// A model that the engine serves though it doesn't list it, repeatable
+    #[arg(long = "model", env = "DUNLIN_MODEL", value_name = "MODEL", value_delimiter = ',')]
+    pub(crate) models: Vec<ModelId>,
+    /// Requests that each engine works on at once [default: what the engine says, else its runtime's]
+    #[arg(long, env = "DUNLIN_SLOTS", value_name = "N")]
+    pub(crate) slots: Option<u16>,
+    /// Start the engine as a child process; what follows `--` is passed to it
+    #[arg(long, value_name = "RUNTIME")]
+    pub(crate) launch: Option<RuntimeName>,
+    /// Arguments of the launched engine
+    #[arg(last = true, requires = "launch", value_name = "ARGS")]
+    pub(crate) launch_args: Vec<String>,
+}
+
+/// The endpoint.
+#[derive(ClapArgs, Default)]
+pub(crate) struct EndpointArgs {
+    /// Address of the OpenAI-compatible endpoint [default: 127.0.0.1:8480]
+    #[arg(long, env = "DUNLIN_HTTP", value_name = "ADDR:PORT")]
+    pub(crate) http: Option<SocketAddr>,
+    /// Ask for no key; only requests whose Host and Origin are this machine are taken then
+    #[arg(long, env = "DUNLIN_NO_AUTH")]
+    pub(crate) no_auth: bool,
+    /// Longest wait for a replica's first byte before another is asked, seconds [default: 120]
+    #[arg(long, env = "DUNLIN_FIRST_BYTE_TIMEOUT", value_name = "SECONDS", value_parser = seconds)]
+    pub(crate) first_byte_timeout: Option<Duration>,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct UpArgs {
+    #[command(flatten)]
+    pub(crate) node: NodeArgs,
+    #[command(flatten)]
+    pub(crate) engines: EngineArgs,
+    #[command(flatten)]
+    pub(crate) endpoint: EndpointArgs,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct AgentArgs {
+    #[command(flatten)]
+    pub(crate) node: NodeArgs,
+    #[command(flatten)]
+    pub(crate) engines: EngineArgs,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct ProxyArgs {
+    #[command(flatten)]
+    pub(crate) node: NodeArgs,
+    #[command(flatten)]
+    pub(crate) endpoint: EndpointArgs,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct RelayArgs {
+    #[command(flatten)]
+    pub(crate) node: NodeArgs,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct InviteArgs {
+    /// Role of the new member, repeatable [default: agent and proxy]
+    #[arg(long = "role", value_name = "ROLE", value_delimiter = ',')]
+    pub(crate) roles: Vec<Role>,
+    /// Models that the new member may serve, repeatable; `*` matches anything [default: all]
+    #[arg(long = "model", value_name = "PATTERN", value_delimiter = ',')]
+    pub(crate) models: Vec<Pattern>,
+    /// How long the token is good for: 30m, 24h, 7d
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = duration)]
+    pub(crate) ttl: Duration,
+    /// How many machines may use it
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) uses: u32,
+    /// Make the token without a running node, for a node that will listen here, repeatable
+    #[arg(long, value_name = "MULTIADDR", value_delimiter = ',')]
+    pub(crate) address: Vec<Multiaddr>,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct ChatArgs {
+    /// Model id [default: the only one there is]
+    pub(crate) model: Option<String>,
+    /// What to ask; without it, the chat is interactive
+    pub(crate) prompt: Vec<String>,
+    /// Another endpoint instead of the mesh
+    #[arg(long, value_name = "URL")]
+    pub(crate) endpoint: Option<String>,
+    /// Key for --endpoint
+    #[arg(long, env = "DUNLIN_KEY", hide_env_values = true)]
+    pub(crate) key: Option<String>,
+    /// Longest answer, tokens
+    #[arg(long, value_name = "N")]
+    pub(crate) max_tokens: Option<u32>,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct LogsArgs {
+    /// A model id, or a peer id as `dunlin peers` shows it
+    pub(crate) target: String,
+    /// Go on as more is written
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+    /// Lines from the end to start with, for each engine
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    pub(crate) tail: u32,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct DemoEngineArgs {
+    /// Address of its HTTP server
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:8000")]
+    pub(crate) http: SocketAddr,
+    /// Model name, repeatable
+    #[arg(long = "model", value_name = "MODEL", default_value = "demo", value_delimiter = ',')]
+    pub(crate) models: Vec<ModelId>,
+    /// What its text depends on beside the prompt: engines with the same root give the same answers [default: model]
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) root: Option<String>,
+    /// LoRA adapter of the first model, repeatable
+    #[arg(long = "adapter", value_name = "MODEL", value_delimiter = ',')]
+    pub(crate) adapters: Vec<ModelId>,
+    /// Requests worked on at once
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    pub(crate) slots: u16,
+    /// Time to first token of an empty prompt, milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 0)]
+    pub(crate) ttft_ms: u64,
+    /// Prefill time of each prompt token, microseconds
+    #[arg(long, value_name = "US", default_value_t = 0)]
+    pub(crate) prefill_us: u64,
+    /// Speed of each stream; 0 = as fast as it can
+    #[arg(long, value_name = "N", default_value_t = 50.0)]
+    pub(crate) tokens_per_second: f64,
+    /// KV cache, tokens
+    #[arg(long, value_name = "N", default_value_t = 131_072)]
+    pub(crate) kv_tokens: u32,
+    /// Longest context, tokens
+    #[arg(long, value_name = "N", default_value_t = 8_192)]
+    pub(crate) context: u32,
+    /// Keep no prefix cache
+    #[arg(long)]
+    pub(crate) no_prefix_cache: bool,
+    /// Fault: accept requests and never answer
+    #[arg(long)]
+    pub(crate) hang: bool,
+    /// Fault: break each answer off after so many tokens
+    #[arg(long, value_name = "N")]
+    pub(crate) die_after: Option<u32>,
+    /// Fault: end the whole process where --die-after would break off
+    #[arg(long, requires = "die_after")]
+    pub(crate) die_exits: bool,
+    /// Fault: share of requests answered with 500, from 0 to 1
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
+    pub(crate) error_rate: f64,
+    /// Fault: delay of /metrics, milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 0)]
+    pub(crate) metrics_delay_ms: u64,
+    /// Fault: /metrics answers 404
+    #[arg(long)]
+    pub(crate) no_metrics: bool,
+    /// Fill /metrics up to so many bytes; vLLM serves about 66000
+    #[arg(long, value_name = "N", default_value_t = 0, hide_short_help = true)]
+    pub(crate) metrics_bytes: usize,
+    /// Show the last request at GET /demo/last
+    #[arg(long, hide_short_help = true)]
+    pub(crate) record: bool,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(value) if value > 0.0 && value <= 86_400.0 => Ok(Duration::from_secs_f64(value)),
+        _ => Err("a number of seconds from 0 to 86400".to_owned()),
+    }
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    const HELP: &str = "a number and a unit: 90s, 30m, 24h, 7d";
+    let (number, unit) = text.split_at(text.trim_end_matches(char::is_alphabetic).len());
+    let number: u64 = number.parse().map_err(|_| HELP.to_owned())?;
+    let unit = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3_600,
+        "d" => 86_400,
+        _ => return Err(HELP.to_owned()),
+    };
+    match number.checked_mul(unit) {
+        Some(seconds) if (1..=366 * 86_400).contains(&seconds) => Ok(Duration::from_secs(seconds)),
+        _ => Err("from 1s to 366d".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn durations_have_units() {
+        assert_eq!(duration("90s"), Ok(Duration::from_secs(90)));
+        assert_eq!(duration("7d"), Ok(Duration::from_secs(604_800)));
+        for bad in ["", "5", "h", "-1h", "1y", "0s", "99999999999999999999d", "18446744073709551615d"] {
+            assert!(duration(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn arguments_of_a_launched_engine_are_passed_on() {
+        let args = Args::parse_from(["dunlin", "agent", "--launch", "llamacpp", "--", "-m", "x.gguf", "--alias", "y"]);
+        let Command::Agent(agent) = args.command else { panic!("agent") };
+        assert_eq!(agent.engines.launch_args, ["-m", "x.gguf", "--alias", "y"]);
+        assert!(Args::try_parse_from(["dunlin", "agent", "--", "-m"]).is_err(), "without --launch they mean nothing");
+    }
+}

@@ -1,0 +1,62 @@
+//! One file per command; this one only chooses.
+
+mod agent;
+mod chat;
+mod demo_engine;
+mod doctor;
+mod door;
+mod invite;
+mod join;
+mod keys;
+mod logs;
+mod mesh;
+mod models;
+mod peers;
+mod proxy;
+mod relay;
+mod revoke;
+mod service;
+mod status;
+mod up;
+
+use crate::{
+    args::{Args, Command},
+    exit::Failure,
+    settings,
+};
+use anyhow::Result;
+use dunlin_node::control::{Client, ClientError};
+use std::path::Path;
+
+/// Runs the command that was chosen.
+pub(crate) async fn run(args: Args) -> Result<()> {
+    let home = settings::home(args.home.as_deref())?;
+    let (home, output) = (home.as_path(), args.output);
+    match args.command {
+        Command::Up(args) => up::run(args, home).await,
+        Command::Mesh { command } => mesh::run(command, home, output).await,
+        Command::Invite(args) => invite::run(args, home).await,
+        Command::Join { token, name } => join::run(&token, name, home).await,
+        Command::Revoke { peer } => revoke::run(peer, home).await,
+        Command::Agent(args) => agent::run(args, home).await,
+        Command::Proxy(args) => proxy::run(args, home).await,
+        Command::Relay(args) => relay::run(args, home).await,
+        Command::DemoEngine(args) => demo_engine::run(args).await,
+        Command::Peers => peers::run(home, output).await,
+        Command::Models => models::run(home, output).await,
+        Command::Status => status::run(home, output).await,
+        Command::Chat(args) => chat::run(args, home).await,
+        Command::Logs(args) => logs::run(args, home).await,
+        Command::Keys { command } => keys::run(command, home, output).await,
+        Command::Doctor => doctor::run(home, output).await,
+    }
+}
+
+/// The running node of this machine.
+async fn connect(home: &Path) -> Result<Client> {
+    match Client::connect(home).await {
+        Ok(client) => Ok(client),
+        Err(ClientError::NotRunning(_)) => Err(Failure::NotRunning { home: home.display().to_string() }.into()),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,165 @@
+//! `dunlin chat`: one question, or a conversation, with a model of the mesh.
+
+use super::door::Door;
+use crate::{args::ChatArgs, exit::Failure, http, http::Target, output, sse::Events};
+use anyhow::{Context, Result, bail};
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper::Method;
+use rustyline::{DefaultEditor, error::ReadlineError};
+use serde::{Deserialize, Serialize};
+use std::{io::Read, path::Path};
+
+/// Longest question, bytes: an endpoint refuses more anyway.
+const PROMPT_BYTES: u64 = 16 << 20;
+
+#[derive(Clone, Serialize)]
+struct Message {
+    role: &'static str,
+    content: String,
+}
+
+#[derive(Deserialize)]
+struct Models {
+    data: Vec<Model>,
+}
+#[derive(Deserialize)]
+struct Model {
+    id: String,
+}
+
+pub(crate) async fn run(args: ChatArgs, home: &Path) -> Result<()> {
+    let door = match &args.endpoint {
+        Some(url) => Door::elsewhere(Target::endpoint(url, args.key.clone())?),
+        None => Door::open(home).await?,
+    };
+    let talked = talk(args, door.target.clone()).await;
+    door.close().await?;
+    talked
+}
+
+async fn talk(args: ChatArgs, target: Target) -> Result<()> {
+    let model = pick_model(&target, args.model.as_deref()).await?;
+    let mut talk = Talk { target, model, max_tokens: args.max_tokens, messages: Vec::new() };
+    if !args.prompt.is_empty() {
+        return talk.ask(args.prompt.join(" ")).await;
+    }
+    if !std::io::IsTerminal::is_terminal(&std::io::stdin()) {
+        let mut prompt = String::new();
+        std::io::stdin().take(PROMPT_BYTES).read_to_string(&mut prompt).context("standard input")?;
+        return talk.ask(prompt).await;
+    }
+    talk.converse().await
+}
+
+/// The model that was named, or the only one there is.
+async fn pick_model(target: &Target, named: Option<&str>) -> Result<String> {
+    if let Some(named) = named {
+        return Ok(named.to_owned());
+    }
+    let models: Models = target.json(Method::GET, "/v1/models", &()).await?;
+    match models.data.as_slice() {
+        [only] => Ok(only.id.clone()),
+        [] => bail!(Failure::NotFound {
+            what: "a model".into(),
+            hint: "\n  no engine of the mesh is ready; `dunlin doctor` looks for the reason".into(),
+        }),
+        several => {
+            let names: Vec<_> = several.iter().map(|model| model.id.as_str()).collect();
+            bail!(Failure::Usage(format!("name one of the models: {}", names.join(", "))))
+        }
+    }
+}
+
+struct Talk {
+    target: Target,
+    model: String,
+    max_tokens: Option<u32>,
+    messages: Vec<Message>,
+}
+
+impl Talk {
+    async fn converse(&mut self) -> Result<()> {
+        output::note(&format!("{} - end with Ctrl-D", self.model));
+        let mut editor = DefaultEditor::new()?;
+        loop {
+            // Waiting for a person must not stop a node that runs in this process.
+            let (returned, line) = tokio::task::spawn_blocking(move || {
+                let line = editor.readline("> ");
+                (editor, line)
+            })
+            .await?;
+            editor = returned;
+            match line {
+                Ok(line) if line.trim().is_empty() => {}
+                Ok(line) => {
+                    let _ = editor.add_history_entry(&line);
+                    if let Err(error) = self.ask(line).await {
+                        output::error_line(&format!("error: {error:#}"));
+                    }
+                }
+                Err(ReadlineError::Eof | ReadlineError::Interrupted) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Asks, prints the answer as it comes, and keeps both for the next turn. A question that failed is forgotten.
+    async fn ask(&mut self, question: String) -> Result<()> {
+        self.messages.push(Message { role: "user", content: question });
+        match self.stream().await {
+            Ok(answer) => {
+                self.messages.push(Message { role: "assistant", content: answer });
+                Ok(())
+            }
+            Err(error) => {
+                self.messages.pop();
+                Err(error)
+            }
+        }
+    }
+
+    async fn stream(&self) -> Result<String> {
+        let mut body = serde_json::json!({ "model": self.model, "messages": self.messages, "stream": true });
+        if let Some(max_tokens) = self.max_tokens {
+            body["max_tokens"] = max_tokens.into();
+        }
+        let body = Bytes::from(serde_json::to_vec(&body)?);
+        let response = self.target.send(Method::POST, "/v1/chat/completions", body).await?;
+        let status = response.status();
+        if !status.is_success() {
+            let said = http::message(status, &http::whole(response.into_body()).await?);
+            if status == hyper::StatusCode::NOT_FOUND {
+                bail!(Failure::NotFound { what: format!("model {}", self.model), hint: format!("\n  {said}") });
+            }
+            bail!(said);
+        }
+        let mut answer = String::new();
+        let mut events = Events::default();
+        let mut incoming = response.into_body();
+        while let Some(frame) = incoming.frame().await {
+            let frame = frame.context("the answer broke off")?;
+            let Some(bytes) = frame.data_ref() else { continue };
+            for event in events.push(bytes)? {
+                if event == b"[DONE]" {
+                    output::piece(b"\n")?;
+                    return Ok(answer);
+                }
+                let text = delta(&event)?;
+                output::piece(text.as_bytes())?;
+                answer.push_str(&text);
+            }
+        }
+        output::piece(b"\n")?;
+        bail!("the answer broke off before its end")
+    }
+}
+
+/// The text that one event adds.
+fn delta(event: &[u8]) -> Result<String> {
+    let event: serde_json::Value = serde_json::from_slice(event).context("the stream has an event that is not JSON")?;
+    if let Some(error) = event.get("error") {
+        bail!("{}", error.get("message").and_then(|m| m.as_str()).unwrap_or("the engine reported an error"));
+    }
+    Ok(event["choices"][0]["delta"]["content"].as_str().unwrap_or_default().to_owned())
+}

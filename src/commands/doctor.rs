@@ -1,0 +1,220 @@
+//! `dunlin doctor`: look for what is wrong and say what to do. Exit code 1 when something is broken.
+
+use super::service::Process;
+use crate::{
+    args::Output,
+    output,
+    settings::{HTTP_PORT, MESH_PORT},
+};
+use anyhow::{Result, bail};
+use dunlin_agent::discover;
+use dunlin_node::{
+    PeerInfo, clock,
+    control::{Client, ClientError, ModelInfo, Status},
+    mesh,
+    state::StateDir,
+};
+use dunlin_protocol::runtime::Catalogue;
+use serde::Serialize;
+use std::{
+    net::{Ipv4Addr, TcpListener, UdpSocket},
+    os::unix::fs::PermissionsExt,
+    path::Path,
+};
+
+/// A certificate that has not renewed itself by then is in trouble, seconds.
+const EXPIRES_SOON: i64 = 5 * 86_400;
+
+#[derive(Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Verdict {
+    Ok,
+    Warn,
+    Fail,
+}
+
+/// One thing that was looked at.
+#[derive(Serialize)]
+struct Finding {
+    verdict: Verdict,
+    what: &'static str,
+    found: String,
+    /// What to do about it.
+    advice: Option<String>,
+}
+
+#[derive(Default)]
+struct Findings(Vec<Finding>);
+
+impl Findings {
+    fn ok(&mut self, what: &'static str, found: impl Into<String>) {
+        self.0.push(Finding { verdict: Verdict::Ok, what, found: found.into(), advice: None });
+    }
+    fn warn(&mut self, what: &'static str, found: impl Into<String>, advice: &str) {
+        let advice = Some(advice.to_owned());
+        self.0.push(Finding { verdict: Verdict::Warn, what, found: found.into(), advice });
+    }
+    fn fail(&mut self, what: &'static str, found: impl Into<String>, advice: &str) {
+        let advice = Some(advice.to_owned());
+        self.0.push(Finding { verdict: Verdict::Fail, what, found: found.into(), advice });
+    }
+}
+
+pub(crate) async fn run(home: &Path, output: Output) -> Result<()> {
+    let mut findings = Findings::default();
+    directory(home, &mut findings);
+    match Client::connect(home).await {
+        Ok(client) => running(client, &mut findings).await?,
+        Err(ClientError::NotRunning(_)) => stopped(home, &mut findings),
+        Err(error) => findings.fail("node", error.to_string(), "run doctor as the user that runs the node"),
+    }
+    engines(&mut findings).await?;
+    let broken = findings.0.iter().filter(|finding| finding.verdict == Verdict::Fail).count();
+    output::show(output, &findings.0, |findings| human(findings))?;
+    if broken > 0 {
+        bail!("{} found", output::counted(broken, "problem"));
+    }
+    Ok(())
+}
+
+fn human(findings: &[Finding]) -> String {
+    let mut text = String::new();
+    for finding in findings {
+        let mark = match finding.verdict {
+            Verdict::Ok => "ok  ",
+            Verdict::Warn => "warn",
+            Verdict::Fail => "FAIL",
+        };
+        text.push_str(&format!("{mark}  {:<12} {}\n", finding.what, finding.found));
+        if let Some(advice) = &finding.advice {
+            text.push_str(&format!("      {:<12} -> {advice}\n", ""));
+        }
+    }
+    text
+}
+
+fn directory(home: &Path, findings: &mut Findings) {
+    match std::fs::metadata(home) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            findings.warn("state", format!("{} does not exist", home.display()), "dunlin up, or dunlin join TOKEN");
+        }
+        Err(error) => findings.fail("state", format!("{}: {error}", home.display()), "choose another with --home DIR"),
+        Ok(metadata) if metadata.permissions().mode() & 0o077 != 0 => findings.warn(
+            "state",
+            format!("{} is open to other users (mode {:o})", home.display(), metadata.permissions().mode() & 0o777),
+            "chmod 700 it",
+        ),
+        Ok(_) => findings.ok("state", home.display().to_string()),
+    }
+}
+
+async fn running(mut client: Client, findings: &mut Findings) -> Result<()> {
+    let status: Status = client.get("/status").await?;
+    findings.ok("node", format!("runs as {}, version {}", status.peer, status.version));
+    let days = status.expires_in_s / 86_400;
+    match status.expires_in_s {
+        ..=0 => findings.fail("certificate", "has expired", "join again with a new invitation"),
+        1..EXPIRES_SOON => findings.warn(
+            "certificate",
+            format!("ends in {days} days and was not renewed"),
+            "see that a machine that issues invitations is reachable",
+        ),
+        _ => findings.ok("certificate", format!("valid for {days} more days")),
+    }
+    let peers: Vec<PeerInfo> = client.get("/peers").await?;
+    let connected = peers.iter().filter(|peer| peer.reachability == "connected").count();
+    let relayed = peers.iter().filter(|peer| peer.reachability == "relayed").count();
+    match (connected + relayed, relayed) {
+        (0, _) if status.issuer => findings.ok("peers", "none yet; `dunlin invite` admits another machine"),
+        (0, _) => findings.warn(
+            "peers",
+            "no other member is reached",
+            "see that the machine that invited this one runs, and that its mesh port (4480 TCP or UDP) is open",
+        ),
+        (all, 0) => findings.ok("peers", format!("{all} connected")),
+        (all, relayed) => findings.warn(
+            "peers",
+            format!("{all} connected, {relayed} of them through a relay"),
+            "open the mesh port of one side, or name its outside address with --external",
+        ),
+    }
+    for peer in peers.iter().filter(|peer| peer.duplicate) {
+        let found = format!("two processes run as {}", peer.peer);
+        findings.fail("peers", found, "stop one of them, or give it a state directory of its own");
+    }
+    own_engines(&mut client, findings).await?;
+    let models: Vec<ModelInfo> = client.get("/models").await?;
+    match models.iter().filter(|model| model.ready > 0).count() {
+        0 => findings.warn("models", "the mesh serves none", "see the engines; `dunlin peers` shows who should serve"),
+        ready => findings.ok("models", format!("{} ready", output::counted(ready, "model"))),
+    }
+    let process: Process = client.get("/process").await?;
+    if let Some(endpoint) = process.endpoint {
+        findings.ok("endpoint", format!("{endpoint}/v1"));
+    }
+    Ok(())
+}
+
+async fn own_engines(client: &mut Client, findings: &mut Findings) -> Result<()> {
+    let engines: serde_json::Value = client.get("/engines").await?;
+    for engine in engines.as_array().into_iter().flatten() {
+        let name = format!("{} {}", engine["runtime"].as_str().unwrap_or("-"), engine["url"].as_str().unwrap_or("-"));
+        if engine["state"].as_str() == Some("ready") {
+            findings.ok("engine", format!("{name} serves"));
+            continue;
+        }
+        let reason = engine["reason"].as_str().unwrap_or("it is starting");
+        let found = format!("{name} is {}: {reason}", engine["state"].as_str().unwrap_or("unknown"));
+        let advice = match engine["process"].is_null() {
+            true => "see that it runs and answers on that address; --model names a model that it doesn't list",
+            false => "dunlin logs PEER shows what it wrote",
+        };
+        findings.fail("engine", found, advice);
+    }
+    Ok(())
+}
+
+fn stopped(home: &Path, findings: &mut Findings) {
+    findings.warn("node", "none is running with this state directory", "dunlin up");
+    if home.exists() {
+        match StateDir::open(home)
+            .map_err(anyhow::Error::from)
+            .and_then(|state| Ok(mesh::load(&state, clock::unix_s())?))
+        {
+            Ok(mesh) => {
+                let own = mesh.members.own();
+                findings.ok("certificate", format!("{} of mesh {}, roles {}", own.peer, own.mesh, own.roles));
+            }
+            Err(error) => {
+                findings.warn("certificate", error.to_string(), "dunlin up makes a mesh; dunlin join enters one")
+            }
+        }
+    }
+    let free = TcpListener::bind((Ipv4Addr::UNSPECIFIED, MESH_PORT)).is_ok()
+        && UdpSocket::bind((Ipv4Addr::UNSPECIFIED, MESH_PORT)).is_ok();
+    if !free {
+        let found = format!("port {MESH_PORT} is taken by another program");
+        findings.warn("mesh port", found, "choose another: --listen /ip4/0.0.0.0/tcp/PORT");
+    }
+    if TcpListener::bind((Ipv4Addr::LOCALHOST, HTTP_PORT)).is_err() {
+        let found = format!("port {HTTP_PORT} is taken by another program");
+        findings.warn("endpoint", found, "choose another: --http 127.0.0.1:PORT");
+    }
+}
+
+/// What `up` would take by itself.
+async fn engines(findings: &mut Findings) -> Result<()> {
+    let found = discover(&Catalogue::built_in()?).await;
+    if found.is_empty() {
+        findings.ok("local", "no engine answers on the usual local ports (`up` takes the demo engine then)");
+    }
+    for engine in found {
+        let found =
+            format!("{} ({}) lists {}", engine.url, engine.runtime, output::counted(engine.models.len(), "model"));
+        match engine.models.is_empty() {
+            true => findings.warn("local", found, "load a model into it, or name one with --model"),
+            false => findings.ok("local", found),
+        }
+    }
+    Ok(())
+}

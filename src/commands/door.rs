@@ -1,0 +1,92 @@
+//! The way into the mesh for a command that asks a model: the node that runs here, or one for as long as the command.
+
+use super::{service, service::Plan, service::Service};
+use crate::{
+    http::Target,
+    output,
+    settings::{EndpointSettings, NodeSettings},
+};
+use anyhow::{Result, bail};
+use dunlin_node::{
+    clock,
+    control::{Client, ClientError, ModelInfo, SOCKET},
+    mesh,
+    state::StateDir,
+};
+use dunlin_protocol::id::{Role, Roles};
+use std::{net::Ipv4Addr, path::Path, time::Duration};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+/// How long a node that was just started looks for members before a question is sent anyway.
+const ACQUAINTANCE: Duration = Duration::from_secs(5);
+
+/// An open way in. A node that was started for it ends with [`Door::close`].
+pub(crate) struct Door {
+    pub(crate) target: Target,
+    own: Option<(CancellationToken, JoinHandle<Result<()>>)>,
+}
+
+impl Door {
+    /// Uses the node of `home`, or starts one.
+    pub(crate) async fn open(home: &Path) -> Result<Self> {
+        let target = Target::Socket(home.join(SOCKET));
+        match Client::connect(home).await {
+            Ok(_) => Ok(Self { target, own: None }),
+            Err(ClientError::NotRunning(_)) => {
+                let service = start(home).await?;
+                let end = service.shutdown();
+                let running = tokio::spawn(service.run());
+                acquaint(home).await;
+                Ok(Self { target, own: Some((end, running)) })
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// An endpoint somewhere else.
+    pub(crate) fn elsewhere(target: Target) -> Self {
+        Self { target, own: None }
+    }
+
+    pub(crate) async fn close(self) -> Result<()> {
+        let Some((end, running)) = self.own else { return Ok(()) };
+        end.cancel();
+        running.await?
+    }
+}
+
+/// A node that listens nowhere and has no engines, only a way to ask.
+async fn start(home: &Path) -> Result<Service> {
+    let state = StateDir::open(home)?;
+    if !mesh::load(&state, clock::unix_s())?.members.own().roles.contains(Role::Proxy) {
+        bail!("this machine's certificate lacks the role proxy, so it can't ask models; use --endpoint URL");
+    }
+    let node = NodeSettings { name: None, listen: Vec::new(), external: Vec::new(), peers: Vec::new(), mdns: true };
+    let endpoint = EndpointSettings {
+        http: (Ipv4Addr::LOCALHOST, 0).into(),
+        no_auth: false,
+        first_byte_timeout: crate::settings::FIRST_BYTE_TIMEOUT,
+    };
+    let roles = Roles::from_iter([Role::Proxy]);
+    let plan = Plan { state, roles, node, engines: Vec::new(), endpoint: Some(endpoint) };
+    service::Service::start(plan).await
+}
+
+/// Waits until some model is ready, but not for ever.
+async fn acquaint(home: &Path) {
+    let looking = async {
+        loop {
+            if let Ok(mut client) = Client::connect(home).await
+                && let Ok(models) = client.get::<Vec<ModelInfo>>("/models").await
+                && models.iter().any(|model| model.ready > 0)
+            {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    if tokio::time::timeout(ACQUAINTANCE, looking).await.is_err() {
+        output::note("no member of the mesh with a ready model was reached yet");
+    }
+}

@@ -1,0 +1,49 @@
+//! `dunlin invite`: the bare token on standard output.
+
+use super::connect;
+use crate::{args::InviteArgs, exit::Failure, output};
+use anyhow::{Context, Result, bail};
+use dunlin_node::{
+    clock,
+    control::{Invitation, Invite},
+    issuer::{InvitationOptions, Issuer},
+    mesh,
+    state::StateDir,
+};
+use dunlin_protocol::{id::Roles, pattern::Models};
+use std::path::Path;
+
+pub(crate) async fn run(args: InviteArgs, home: &Path) -> Result<()> {
+    let token = if args.address.is_empty() { from_node(args, home).await? } else { offline(args, home)? };
+    output::line(&token);
+    Ok(())
+}
+
+async fn from_node(args: InviteArgs, home: &Path) -> Result<String> {
+    let asked = Invite {
+        roles: args.roles,
+        models: (!args.models.is_empty()).then_some(args.models),
+        ttl_s: Some(args.ttl.as_secs()),
+        uses: Some(args.uses),
+    };
+    let answer: Invitation = connect(home).await?.post("/invite", &asked).await?;
+    Ok(answer.token)
+}
+
+/// For scripts that hand out tokens before the first node runs.
+fn offline(args: InviteArgs, home: &Path) -> Result<String> {
+    let state = StateDir::open(home).context("--address makes a token without the running node")?;
+    mesh::load(&state, clock::unix_s())?;
+    let Some(issuer) = Issuer::open(&state)? else {
+        bail!(Failure::Usage("this machine holds no mesh key; invite where the mesh was made".into()));
+    };
+    let defaults = InvitationOptions::default();
+    let options = InvitationOptions {
+        roles: if args.roles.is_empty() { defaults.roles } else { Roles::from_iter(args.roles) },
+        models: if args.models.is_empty() { Models::Any } else { Models::Only(args.models) },
+        life: args.ttl,
+        uses: args.uses,
+    };
+    let token = issuer.invite(&options, args.address, clock::unix_s(), &mut rand::make_rng::<rand::rngs::StdRng>())?;
+    Ok(token.to_text()?)
+}

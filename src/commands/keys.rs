@@ -1,0 +1,91 @@
+//! `dunlin keys`: over the control socket when a proxy runs here, so that a change holds at once; else in the file.
+
+use crate::{args::KeysCommand, args::Output, exit::Failure, output};
+use anyhow::{Result, bail};
+use dunlin_node::{
+    clock,
+    control::{Client, ClientError},
+    state::StateDir,
+};
+use dunlin_proxy::keys::{Created, Error, Key, Keys};
+use http::StatusCode;
+use std::path::{Path, PathBuf};
+
+/// Where a proxy's keys lie.
+pub(crate) fn file(home: &Path) -> PathBuf {
+    home.join("keys.db")
+}
+
+pub(crate) async fn run(command: KeysCommand, home: &Path, output: Output) -> Result<()> {
+    match Client::connect(home).await {
+        Ok(client) => with_node(client, command, output).await,
+        Err(ClientError::NotRunning(_)) => with_file(command, home, output),
+        Err(error) => Err(error.into()),
+    }
+}
+
+async fn with_node(mut client: Client, command: KeysCommand, output: Output) -> Result<()> {
+    match command {
+        KeysCommand::Create { name } => {
+            let created: Created = client.post("/keys", &serde_json::json!({ "name": name })).await?;
+            output::line(&created.key);
+            Ok(())
+        }
+        KeysCommand::List => list(output, &client.get::<Vec<Key>>("/keys").await?),
+        KeysCommand::Revoke { id } => match client.delete::<Key>(&format!("/keys/{}", path_segment(&id))).await {
+            Ok(key) => revoked(&key),
+            Err(ClientError::Refused { status: StatusCode::NOT_FOUND, message }) => bail!(not_found(message)),
+            Err(error) => Err(error.into()),
+        },
+    }
+}
+
+fn with_file(command: KeysCommand, home: &Path, output: Output) -> Result<()> {
+    // Held so that no node starts meanwhile and reads half of a change.
+    let _state = StateDir::open(home)?;
+    let keys = Keys::open(&file(home))?;
+    match command {
+        KeysCommand::Create { name } => {
+            output::line(&keys.create(name.as_str())?.key);
+            Ok(())
+        }
+        KeysCommand::List => list(output, &keys.list()?),
+        KeysCommand::Revoke { id } => match keys.revoke(&id) {
+            Ok(key) => revoked(&key),
+            Err(error @ Error::Unknown(_)) => bail!(not_found(error.to_string())),
+            Err(error) => Err(error.into()),
+        },
+    }
+}
+
+fn not_found(message: String) -> Failure {
+    Failure::NotFound { what: "key".into(), hint: format!(": {message}\n  `dunlin keys list` shows the ids") }
+}
+
+/// Ids are plain; anything else must not become another path.
+pub(super) fn path_segment(id: &str) -> String {
+    id.bytes()
+        .map(|b| {
+            if b.is_ascii_alphanumeric() || b"-_".contains(&b) {
+                char::from(b).to_string()
+            } else {
+                format!("%{b:02X}")
+            }
+        })
+        .collect()
+}
+
+fn revoked(key: &Key) -> Result<()> {
+    output::line(&format!("revoked {}", key.id));
+    Ok(())
+}
+
+fn list(output: Output, keys: &Vec<Key>) -> Result<()> {
+    let age = |at: u64| format!("{} days ago", clock::unix_s().saturating_sub(at) / 86_400);
+    output::show(output, keys, |keys| {
+        let rows = keys
+            .iter()
+            .map(|key| [key.id.clone(), key.name.clone(), age(key.created), key.revoked.map(age).unwrap_or_default()]);
+        output::table(["ID", "NAME", "MADE", "REVOKED"], rows)
+    })
+}

@@ -1,0 +1,25 @@
+//! `dunlin proxy`: an endpoint without engines.
+
+use super::{service, service::Plan, service::Service};
+use crate::{
+    args::ProxyArgs,
+    settings::{EndpointSettings, File, NodeSettings},
+};
+use anyhow::Result;
+use dunlin_node::state::StateDir;
+use dunlin_protocol::id::{Role, Roles};
+use std::path::Path;
+
+pub(crate) async fn run(args: ProxyArgs, home: &Path) -> Result<()> {
+    let file = File::read(args.node.config.as_deref())?;
+    let node = NodeSettings::resolve(&args.node, &file)?;
+    let endpoint = Some(EndpointSettings::resolve(&args.endpoint, &file)?);
+    let state = StateDir::open(home)?;
+    let roles = Roles::from_iter([Role::Proxy]);
+    let service = Service::start(Plan { state, roles, node, engines: Vec::new(), endpoint }).await?;
+    service::print_addresses(&service);
+    if service.keys.as_ref().is_some_and(|keys| !keys.any()) && !service.process.no_auth {
+        crate::output::note("there is no key yet: `dunlin keys create` makes one");
+    }
+    service.run().await
+}

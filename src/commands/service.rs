@@ -1,0 +1,177 @@
+//! What `up`, `agent`, `proxy` and `relay` share: the parts of a node put together, run, and ended in order.
+
+use crate::{
+    output,
+    settings::{EndpointSettings, EngineSettings, EngineSource, NodeSettings},
+    signals,
+};
+use anyhow::{Context, Result};
+use axum::Router;
+use dunlin_agent::{Agent, EngineConfig, Source};
+use dunlin_node::{Config, Handle, Node, control, state::StateDir};
+use dunlin_protocol::{id::Roles, runtime::Catalogue};
+use dunlin_proxy::{Proxy, keys::Keys};
+use serde::{Deserialize, Serialize};
+use std::{net::SocketAddr, path::Path};
+use tokio_util::sync::CancellationToken;
+
+/// What a process is to be.
+pub(crate) struct Plan {
+    pub(crate) state: StateDir,
+    pub(crate) roles: Roles,
+    pub(crate) node: NodeSettings,
+    pub(crate) engines: Vec<EngineConfig>,
+    pub(crate) endpoint: Option<EndpointSettings>,
+}
+
+/// What runs here beside the node itself: `GET /process` on the control socket.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct Process {
+    /// Base URL of the endpoint, without `/v1`.
+    pub(crate) endpoint: Option<String>,
+    /// Whether it asks for no key.
+    pub(crate) no_auth: bool,
+    /// Process id.
+    pub(crate) pid: u32,
+}
+
+/// A node with all its parts, not running yet.
+pub(crate) struct Service {
+    pub(crate) handle: Handle,
+    pub(crate) keys: Option<Keys>,
+    pub(crate) process: Process,
+    node: Node,
+    agent: Option<Agent>,
+    proxy: Option<Proxy>,
+    control: control::Server,
+    shutdown: CancellationToken,
+}
+
+impl Service {
+    /// Binds everything that can be refused: engines, mesh, endpoint, control socket.
+    pub(crate) async fn start(plan: Plan) -> Result<Self> {
+        let home = plan.state.path().to_owned();
+        let shutdown = signals::shutdown()?;
+        let agent = match plan.engines.is_empty() {
+            true => None,
+            false => Some(agent(plan.engines, &home)?),
+        };
+        let routes = agent.as_ref().map_or_else(Router::new, Agent::router);
+        let mut config = Config::new(plan.state, plan.roles);
+        config.listen = plan.node.listen;
+        config.external = plan.node.external;
+        config.bootstrap = plan.node.peers;
+        config.mdns = plan.node.mdns;
+        let (node, handle) = Node::start(config, routes.clone()).await?;
+
+        let mut extra = super::logs::routes(handle.clone(), routes);
+        let (mut proxy, mut keys) = (None, None);
+        if let Some(endpoint) = &plan.endpoint {
+            let opened = Keys::open(&super::keys::file(&home))?;
+            let started = start_proxy(endpoint, handle.clone(), opened.clone())?;
+            extra = extra.merge(started.control_routes());
+            (proxy, keys) = (Some(started), Some(opened));
+        }
+        let process = Process {
+            endpoint: proxy.as_ref().map(|proxy| format!("http://{}", reachable(proxy.local_addr()))),
+            no_auth: plan.endpoint.is_some_and(|endpoint| endpoint.no_auth),
+            pid: std::process::id(),
+        };
+        let engines = agent.as_ref().map(Agent::status);
+        extra = extra.merge(super::status::routes(process.clone(), engines));
+        let control = control::Server::bind(&home, handle.clone(), extra)?;
+        Ok(Self { handle, keys, process, node, agent, proxy, control, shutdown })
+    }
+
+    /// Runs until a signal, then ends the parts in the order in which they depend on each other: first the endpoint and
+    /// the engines finish what they have, while the node still carries it; then the node says goodbye.
+    pub(crate) async fn run(self) -> Result<()> {
+        let end_of_node = CancellationToken::new();
+        let front = self.shutdown.child_token();
+        let handle = self.handle.clone();
+        let agent = async {
+            if let Some(agent) = self.agent {
+                agent.run(handle, front.clone()).await;
+            }
+        };
+        let proxy = async {
+            if let Some(proxy) = self.proxy {
+                proxy.run(front.clone()).await;
+            }
+        };
+        let parts = async {
+            tokio::join!(agent, proxy, front.cancelled());
+            end_of_node.cancel();
+        };
+        let (_, _, ended) =
+            tokio::join!(parts, self.control.run(end_of_node.clone()), self.node.run(end_of_node.clone()));
+        ended.context("the node ended badly")
+    }
+
+    /// Ends when the first signal has come.
+    pub(crate) fn shutdown(&self) -> CancellationToken {
+        self.shutdown.clone()
+    }
+}
+
+fn agent(engines: Vec<EngineConfig>, home: &Path) -> Result<Agent> {
+    let mut config = dunlin_agent::Config::new(home.join("engines"))?;
+    config.engines = engines;
+    Ok(Agent::new(config)?)
+}
+
+fn start_proxy(endpoint: &EndpointSettings, handle: Handle, keys: Keys) -> Result<Proxy> {
+    if endpoint.no_auth {
+        tracing::warn!("the endpoint asks for no key; only requests for this machine's own name are taken");
+    }
+    let config = dunlin_proxy::Config {
+        http: endpoint.http,
+        no_auth: endpoint.no_auth,
+        first_byte: endpoint.first_byte_timeout,
+        ..dunlin_proxy::Config::default()
+    };
+    Ok(Proxy::new(config, handle, keys)?)
+}
+
+/// An address that a client on this machine can use.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    match address {
+        SocketAddr::V4(v4) if v4.ip().is_unspecified() => (std::net::Ipv4Addr::LOCALHOST, v4.port()).into(),
+        SocketAddr::V6(v6) if v6.ip().is_unspecified() => (std::net::Ipv6Addr::LOCALHOST, v6.port()).into(),
+        other => other,
+    }
+}
+
+/// The engines that were asked for, as the agent wants them.
+pub(crate) fn engine_configs(settings: Vec<EngineSettings>) -> Result<Vec<EngineConfig>> {
+    settings.into_iter().map(engine_config).collect()
+}
+
+fn engine_config(settings: EngineSettings) -> Result<EngineConfig> {
+    let catalogue = Catalogue::built_in()?;
+    if let Some(runtime) = &settings.runtime {
+        catalogue.get(runtime)?;
+    }
+    let source = match settings.source {
+        EngineSource::Attach(url) => Source::Attach(url.parse()?),
+        EngineSource::Launch(runtime, args) => Source::Launch { runtime, args },
+    };
+    Ok(EngineConfig {
+        runtime: settings.runtime,
+        models: settings.models,
+        slots: settings.slots,
+        ..EngineConfig::new(source)
+    })
+}
+
+/// Prints where the node listens.
+pub(crate) fn print_addresses(service: &Service) {
+    output::line(&format!("mesh      {}", service.handle.mesh()));
+    output::line(&format!("peer      {}", service.handle.peer_id()));
+    for address in service.handle.listen_addresses() {
+        output::line(&format!("listening {address}"));
+    }
+    if let Some(endpoint) = &service.process.endpoint {
+        output::line(&format!("endpoint  {endpoint}/v1"));
+    }
+}

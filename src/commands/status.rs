@@ -1,0 +1,72 @@
+//! `dunlin status`: this machine's node, and what `up`, `agent` and `proxy` add to it on the control socket.
+
+use super::{connect, service::Process};
+use crate::{args::Output, output};
+use anyhow::Result;
+use axum::{Json, Router, routing::get};
+use dunlin_agent::Status as Engines;
+use dunlin_node::control::Status;
+use serde::Serialize;
+use std::path::Path;
+
+/// Control routes of the process beside those of its node.
+pub(crate) fn routes(process: Process, engines: Option<Engines>) -> Router {
+    let listed = move || async move { Json(engines.map(|engines| engines.engines()).unwrap_or_default()) };
+    Router::new().route("/process", get(move || async move { Json(process) })).route("/engines", get(listed))
+}
+
+/// All of it as one document.
+#[derive(Serialize)]
+struct Shown {
+    #[serde(flatten)]
+    node: Status,
+    #[serde(flatten)]
+    process: Process,
+    engines: serde_json::Value,
+}
+
+pub(crate) async fn run(home: &Path, output: Output) -> Result<()> {
+    let mut client = connect(home).await?;
+    let shown = Shown {
+        node: client.get("/status").await?,
+        process: client.get("/process").await?,
+        engines: client.get("/engines").await?,
+    };
+    output::show(output, &shown, human)
+}
+
+fn human(shown: &Shown) -> String {
+    let Shown { node, process, engines } = shown;
+    let roles: Vec<_> = node.roles.iter().map(|role| role.as_str()).collect();
+    let mut lines = vec![format!("mesh      {}", node.mesh), format!("peer      {}", node.peer)];
+    if let Some(name) = &node.name {
+        lines.push(format!("name      {name}"));
+    }
+    lines.push(format!("roles     {}{}", roles.join(", "), if node.issuer { ", issues invitations" } else { "" }));
+    lines.push(format!("valid     {} more days", node.expires_in_s / 86_400));
+    lines.extend(node.listen.iter().map(|address| format!("listening {address}")));
+    if let Some(endpoint) = &process.endpoint {
+        lines.push(format!("endpoint  {endpoint}/v1{}", if process.no_auth { " (no key)" } else { "" }));
+    }
+    let connected = output::counted(node.connected, "peer");
+    lines.push(format!("knows     {connected} connected, {}", output::counted(node.models, "model")));
+    for engine in engines.as_array().into_iter().flatten() {
+        lines.push(engine_line(engine));
+    }
+    lines.join("\n")
+}
+
+fn engine_line(engine: &serde_json::Value) -> String {
+    let text = |key: &str| engine[key].as_str().unwrap_or("-").to_owned();
+    let models: Vec<_> = engine["models"].as_array().into_iter().flatten().filter_map(|model| model.as_str()).collect();
+    let reason = engine["reason"].as_str().map(|reason| format!(": {reason}")).unwrap_or_default();
+    let models = if models.is_empty() { String::new() } else { format!(", serves {}", models.join(", ")) };
+    let busy = format!("{}/{} slots", engine["in_flight"], engine["slots"]);
+    format!(
+        "engine {}  {} {} is {}{reason}{models}, {busy}",
+        engine["index"],
+        text("runtime"),
+        text("url"),
+        text("state")
+    )
+}

@@ -1,0 +1,56 @@
+//! What commands print. Results go to standard output, words about them to standard error, so that scripts can take
+//! the one and people read both. A reader that goes away (`dunlin peers | head`) is no error.
+
+use crate::args::Output;
+use comfy_table::{Table, presets};
+use serde::Serialize;
+use std::io::Write;
+
+/// Prints a line of the result.
+pub(crate) fn line(text: &str) {
+    let _ = writeln!(std::io::stdout(), "{text}");
+}
+
+/// Prints a piece of a streamed result at once.
+pub(crate) fn piece(text: &[u8]) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text)?;
+    out.flush()
+}
+
+/// Prints a remark for a person.
+pub(crate) fn note(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
+/// Prints an error.
+pub(crate) fn error_line(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
+/// Prints `value` as JSON or in the words that `human` finds for it.
+pub(crate) fn show<T: Serialize>(output: Output, value: &T, human: impl FnOnce(&T) -> String) -> anyhow::Result<()> {
+    match output {
+        Output::Json => line(&serde_json::to_string_pretty(value)?),
+        Output::Human => line(human(value).trim_end()),
+    }
+    Ok(())
+}
+
+/// A table with a header, columns two spaces apart.
+pub(crate) fn table<const N: usize>(header: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header(header);
+    for row in rows {
+        table.add_row(row);
+    }
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
+    table.to_string().lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
+}
+
+/// `1 model`, `2 models`.
+pub(crate) fn counted(number: usize, what: &str) -> String {
+    if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
+}

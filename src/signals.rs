@@ -1,0 +1,28 @@
+//! SIGTERM and Ctrl-C: the first asks for an orderly end, the second ends at once.
+
+use anyhow::Result;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+/// A token that the first signal cancels. The second signal ends the process with the code that shells use for it.
+pub(crate) fn shutdown() -> Result<CancellationToken> {
+    let token = CancellationToken::new();
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let first = token.clone();
+    tokio::spawn(async move {
+        let mut received = 0_u8;
+        loop {
+            let number = tokio::select! {
+                _ = terminate.recv() => 15,
+                _ = interrupt.recv() => 2,
+            };
+            received += 1;
+            if received > 1 {
+                std::process::exit(128 + number);
+            }
+            tracing::info!("ending; once more to end at once");
+            first.cancel();
+        }
+    });
+    Ok(token)
+}
