@@ -1,6 +1,8 @@
 //! Peers that mean no good, over TCP and over QUIC each. The victim is a swarm with real protocols behind the real
 //! transport; what it must never do is tell its swarm that a stranger is there.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 // Whole nodes, and a member that says what it likes: shared with the tests of the mesh, which use more of it.
 #[path = "../mesh/harness.rs"]
 #[allow(dead_code)]

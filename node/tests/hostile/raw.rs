@@ -97,14 +97,10 @@ impl Raw {
     /// Waits until the victim closes the connection.
     pub(crate) async fn closed(&mut self) {
         let muxer = &mut self.muxer;
-        let closed = poll_fn(|cx| {
-            loop {
-                match muxer.poll_inbound_unpin(cx) {
-                    Poll::Ready(Ok(_)) => panic!("the victim opened a substream to a stranger"),
-                    Poll::Ready(Err(_)) => return Poll::Ready(()),
-                    Poll::Pending => return muxer.poll_unpin(cx).map(drop),
-                }
-            }
+        let closed = poll_fn(|cx| match muxer.poll_inbound_unpin(cx) {
+            Poll::Ready(Ok(_)) => panic!("the victim opened a substream to a stranger"),
+            Poll::Ready(Err(_)) => Poll::Ready(()),
+            Poll::Pending => muxer.poll_unpin(cx).map(drop),
         });
         timeout(SOON, closed).await.expect("the victim kept the connection");
     }
