@@ -20,7 +20,7 @@ pub mod server;
 mod settings;
 mod stall;
 
-pub use body::{Body, BoxError, ResponseBody};
+pub use body::{Body, BoxError, ResponseBody, ResponseError};
 pub use budget::{Budget, Reservation};
 pub use client::Hop;
 pub use coalesce::Coalesce;

@@ -180,6 +180,8 @@ impl Node {
     /// None now; a node that cannot go on would say so here.
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), Error> {
         let members = self.handle.members().clone();
+        let hop = self.handle.hop().clone();
+        hop.serve_own(self.handle.peer_id(), members.clone(), self.routes.clone());
         let ended = CancellationToken::new();
         let server = hop::server::serve(self.incoming, members, self.routes, self.settings, shutdown.clone());
         let renewal = renew::run(self.handle.clone(), self.state, shutdown.clone());
@@ -189,6 +191,7 @@ impl Node {
             ended.cancel();
         };
         tokio::join!(self.event_loop.run(shutdown, ended.clone()), serving);
+        hop.forget_own();
         Ok(())
     }
 

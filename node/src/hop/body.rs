@@ -97,26 +97,55 @@ pin_project! {
     #[derive(Debug)]
     pub struct ResponseBody {
         #[pin]
-        inner: hyper::body::Incoming,
+        inner: Source,
         in_flight: Option<InFlight>,
     }
+}
+
+pin_project! {
+    /// Where an answer comes from.
+    #[derive(Debug)]
+    #[project = SourceProjection]
+    enum Source {
+        Peer { #[pin] body: hyper::body::Incoming },
+        Own { #[pin] body: axum::body::Body },
+    }
+}
+
+/// Why an answer's body broke off.
+#[derive(Debug, thiserror::Error)]
+pub enum ResponseError {
+    /// The link to the peer, or the peer's end of the stream.
+    #[error(transparent)]
+    Link(#[from] hyper::Error),
+    /// The route of this process that answered.
+    #[error(transparent)]
+    Own(#[from] axum::Error),
 }
 
 impl ResponseBody {
     pub(super) fn new(inner: hyper::body::Incoming, in_flight: InFlight) -> Self {
         let ended = http_body::Body::is_end_stream(&inner);
-        Self { inner, in_flight: (!ended).then_some(in_flight) }
+        Self { inner: Source::Peer { body: inner }, in_flight: (!ended).then_some(in_flight) }
+    }
+
+    pub(super) fn own(body: axum::body::Body) -> Self {
+        Self { inner: Source::Own { body }, in_flight: None }
     }
 }
 
 impl http_body::Body for ResponseBody {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = ResponseError;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, ResponseError>>> {
         let mut this = self.project();
         loop {
-            match ready!(this.inner.as_mut().poll_frame(cx)) {
+            let frame = match this.inner.as_mut().project() {
+                SourceProjection::Peer { body } => body.poll_frame(cx).map_err(ResponseError::Link),
+                SourceProjection::Own { body } => body.poll_frame(cx).map_err(ResponseError::Own),
+            };
+            match ready!(frame) {
                 // HTTP/2 may end a stream with an empty DATA frame; peers of ours send no others.
                 Some(Ok(frame)) if frame.data_ref().is_some_and(Bytes::is_empty) => {}
                 Some(Ok(frame)) => return Poll::Ready(Some(Ok(frame))),
@@ -129,10 +158,16 @@ impl http_body::Body for ResponseBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
+        match &self.inner {
+            Source::Peer { body } => body.is_end_stream(),
+            Source::Own { body } => body.is_end_stream(),
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
+        match &self.inner {
+            Source::Peer { body } => body.size_hint(),
+            Source::Own { body } => body.size_hint(),
+        }
     }
 }

@@ -3,8 +3,11 @@
 use super::{
     Body, Loss, ResponseBody, SendError, Settings, Unsent, keeper,
     line::{Line, Link},
+    server::Front,
 };
-use crate::stream::Control;
+use crate::{members::Members, stream::Control};
+use arc_swap::ArcSwapOption;
+use axum::Router;
 use libp2p::{PeerId, swarm::ConnectionId};
 use std::{
     collections::{HashMap, HashSet},
@@ -41,6 +44,8 @@ pub(super) struct Shared {
     pub(super) links_opened: AtomicU64,
     pub(super) tasks: Tasks,
     pub(super) stop: CancellationToken,
+    /// The way to this process's own routes.
+    own: ArcSwapOption<Front>,
 }
 
 /// Runs what hyper needs to run for a client, and counts it.
@@ -66,8 +71,20 @@ impl Hop {
             links_opened: AtomicU64::new(0),
             tasks: Tasks::default(),
             stop: stop.clone(),
+            own: ArcSwapOption::empty(),
         };
         Self { shared: Arc::new(shared), _ends_links: Arc::new(stop.drop_guard()) }
+    }
+
+    /// From now on requests to `peer`, which is this process itself, go straight to `routes`: libp2p connects nobody with
+    /// itself, and a proxy may have its agent beside it. Rights are checked as for everybody.
+    pub fn serve_own(&self, peer: PeerId, members: Members, routes: Router) {
+        self.shared.own.store(Some(Arc::new(Front { peer, members, routes })));
+    }
+
+    /// Ends what [`Self::serve_own`] began. Routes often hold this client themselves: neither would ever be freed.
+    pub fn forget_own(&self) {
+        self.shared.own.store(None);
     }
 
     /// Opens links to the peer ahead of the first request, on each direct connection, or on a relayed one if there
@@ -90,6 +107,10 @@ impl Hop {
         peer: PeerId,
         mut request: http::Request<Body>,
     ) -> Result<http::Response<ResponseBody>, SendError> {
+        if let Some(own) = self.shared.own.load_full().filter(|own| own.peer == peer) {
+            let Ok(response) = own.route(request).await;
+            return Ok(response.map(ResponseBody::own));
+        }
         // As a version 2 request, h2 would insist on a scheme and an authority.
         *request.version_mut() = http::Version::HTTP_11;
         let mut broken = None;
@@ -130,13 +151,17 @@ impl Hop {
     /// Whether a connection to the peer is open, so that a request has a way to go.
     #[must_use]
     pub fn connected(&self, peer: &PeerId) -> bool {
-        self.shared.control.is_connected(peer)
+        self.shared.control.is_connected(peer) || self.is_own(peer)
+    }
+
+    fn is_own(&self, peer: &PeerId) -> bool {
+        self.shared.own.load().as_ref().is_some_and(|own| own.peer == *peer)
     }
 
     /// Whether a link is open, so that a request starts with no further round trip.
     #[must_use]
     pub fn ready(&self, peer: &PeerId) -> bool {
-        self.shared.line(peer).is_some_and(|line| line.best().is_some())
+        self.is_own(peer) || self.shared.line(peer).is_some_and(|line| line.best().is_some())
     }
 
     /// The last measured round trip to a connected peer.

@@ -4,7 +4,7 @@
 //! expiry and revocation are looked up for **each** request.
 
 use super::{
-    Coalesce, Settings,
+    BoxError, Coalesce, Settings,
     pulse::{Heard, Pulse},
     refusal::Refusal,
     stall::Guard,
@@ -15,6 +15,7 @@ use crate::{
     stream::{Inbound, Incoming},
 };
 use axum::{Router, extract::Request, response::Response};
+use bytes::Bytes;
 use dunlin_protocol::{certificate::Membership, hop::Route, id::PeerId};
 use futures::future::{Either, FutureExt, Map, Ready, ready};
 use hyper_util::rt::TokioIo;
@@ -145,31 +146,48 @@ async fn serve_connection(inbound: Inbound, front: Front, settings: &Settings, s
 }
 
 /// One peer's way in.
-struct Front {
-    peer: PeerId,
-    members: Members,
-    routes: Router,
+#[derive(Clone)]
+pub(super) struct Front {
+    pub(super) peer: PeerId,
+    pub(super) members: Members,
+    pub(super) routes: Router,
 }
 
-type Answer = Result<http::Response<Coalesce<axum::body::Body>>, Infallible>;
-type Routed = Map<<Router as Service<Request>>::Future, fn(Result<Response, Infallible>) -> Answer>;
+impl std::fmt::Debug for Front {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Front").field("peer", &self.peer).finish_non_exhaustive()
+    }
+}
 
-impl hyper::service::Service<http::Request<hyper::body::Incoming>> for Front {
-    type Response = http::Response<Coalesce<axum::body::Body>>;
-    type Error = Infallible;
-    type Future = Either<Ready<Answer>, Routed>;
-
-    fn call(&self, mut request: http::Request<hyper::body::Incoming>) -> Self::Future {
+impl Front {
+    /// Hands a request to its route, if this caller may; the answer of a refusal otherwise.
+    pub(super) fn route<B>(&self, mut request: http::Request<B>) -> Routed
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
         let membership = match check(&self.members, &self.peer, request.uri().path()) {
             Ok(membership) => membership,
             Err(refusal) => {
                 tracing::debug!(peer = %self.peer, path = request.uri().path(), ?refusal, "request refused");
-                return Either::Left(ready(coalesced(Ok(refusal.response()))));
+                return Either::Left(ready(Ok(refusal.response())));
             }
         };
         request.extensions_mut().insert(Caller { peer: self.peer, membership });
-        let answer = self.routes.clone().call(request.map(axum::body::Body::new));
-        Either::Right(answer.map(coalesced))
+        Either::Right(self.routes.clone().call(request.map(axum::body::Body::new)))
+    }
+}
+
+type Answer = Result<http::Response<Coalesce<axum::body::Body>>, Infallible>;
+type Routed = Either<Ready<Result<Response, Infallible>>, <Router as Service<Request>>::Future>;
+
+impl hyper::service::Service<http::Request<hyper::body::Incoming>> for Front {
+    type Response = http::Response<Coalesce<axum::body::Body>>;
+    type Error = Infallible;
+    type Future = Map<Routed, fn(Result<Response, Infallible>) -> Answer>;
+
+    fn call(&self, request: http::Request<hyper::body::Incoming>) -> Self::Future {
+        self.route(request).map(coalesced)
     }
 }
 
