@@ -58,7 +58,7 @@ impl Door {
         let since = Instant::now();
         let id = headers::request_id(request.headers(), &mut *self.rng.lock().unwrap_or_else(PoisonError::into_inner));
         let client = Origin::of(request.headers());
-        let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+        let (method, uri) = (request.method().clone(), request.uri().clone());
         let mut story = Story::default();
         let mut response = if headers::is_preflight(&method) {
             preflight(request.headers())
@@ -68,7 +68,7 @@ impl Door {
         client.allow(response.headers_mut(), matches!(self.auth, Auth::LocalOnly));
         let status = response.status();
         self.metrics.answered(story.model.as_ref(), status, story.step);
-        tracing::debug!(request_id = ?id, %method, path, status = status.as_u16(), ms = since.elapsed().as_millis(), "answered");
+        tracing::debug!(request_id = ?id, %method, path = uri.path(), status = status.as_u16(), ms = since.elapsed().as_millis(), "answered");
         response.headers_mut().insert(headers::REQUEST_ID, id);
         response
     }
@@ -94,7 +94,9 @@ impl Door {
         match answered {
             Ok(response) => response,
             Err(error) => {
-                body::discard(&mut incoming).await;
+                if !matches!(error, Error::Body(body::Error::TooSlow | body::Error::Broken)) {
+                    body::discard(&mut incoming).await;
+                }
                 error.response(dialect)
             }
         }

@@ -67,7 +67,7 @@ pub(crate) struct Metrics {
     auth_failures: Family<CauseLabels, Counter>,
     replicas: Family<StateLabels, Gauge>,
     waiting: Gauge,
-    /// Requests between their head and the end of their answer.
+    /// Requests that some replica has now.
     pub(crate) in_flight: Gauge,
     /// Clients connected.
     pub(crate) connections: Gauge,
@@ -118,7 +118,7 @@ impl Metrics {
         registry.register("auth_failures", "Requests refused for their key", self.auth_failures.clone());
         registry.register("replicas", "Known, by state", self.replicas.clone());
         registry.register("waiting", "Requests that wait for a slot", self.waiting.clone());
-        registry.register("requests_in_flight", "Requests under way", self.in_flight.clone());
+        registry.register("requests_in_flight", "Requests that a replica has", self.in_flight.clone());
         registry.register("connections", "Clients connected", self.connections.clone());
         registry.register("refused_connections", "Over the limit", self.refused_connections.clone());
         registry.register("ejections", "Replicas taken out of rotation", self.ejections.clone());

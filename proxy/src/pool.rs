@@ -2,6 +2,7 @@
 //! (`route`, `late`, `eject`, `budget`) to the directory, the clock and the tasks that wait.
 
 mod lease;
+mod record;
 mod seen;
 #[cfg(test)]
 mod tests;
@@ -10,17 +11,17 @@ pub(crate) use lease::Lease;
 
 use crate::{
     budget::Budget,
-    eject::Breaker,
     late::{Line, Place},
     metrics::Metrics,
-    route::{self, Ask, Own, Ranked},
+    route::{self, Ask, Ranked},
 };
 use dunlin_node::directory::SharedDirectory;
 use dunlin_protocol::id::{ModelId, ReplicaId};
 use rand::rngs::SmallRng;
+use record::Record;
 use seen::Seen;
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -30,16 +31,12 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// How long a replica that refused as `full` is taken for full, unless one of our own requests ends there.
-const REFUSED: Duration = Duration::from_millis(50);
 /// How often those who wait are looked at when nothing is heard: reports go stale and refusals are forgotten in silence.
 const TICK: Duration = Duration::from_millis(50);
 /// Waiting requests that are looked at when the first in line can't use the free slot because it failed there.
 const LOOK_AHEAD: usize = 8;
 /// Replicas remembered before those that have nothing to remember are dropped.
 const RECORDS: usize = 8192;
-/// Sends and ends that are remembered per replica while no report comes.
-const SINCE_REPORT: usize = 1024;
 /// Models with a turn of their own; when there are more, all start over.
 const TURNS: usize = 4096;
 
@@ -95,17 +92,6 @@ struct State {
     turns: HashMap<ModelId, u64>,
     budget: Budget,
     rng: SmallRng,
-}
-
-/// What is remembered of one replica.
-#[derive(Debug, Default)]
-struct Record {
-    in_flight: u32,
-    /// When requests were sent and ended, as far as the newest report can't count them.
-    sent: VecDeque<Instant>,
-    ended: VecDeque<Instant>,
-    refused: Option<Instant>,
-    breaker: Breaker,
 }
 
 /// Somebody who waits for a slot.
@@ -202,7 +188,7 @@ impl Pool {
 
     fn take(self: &Arc<Self>, state: &mut State, best: Ranked, now: Instant) -> Lease {
         if state.records.len() >= RECORDS {
-            state.records.retain(|_, record| record.in_flight > 0 || !record.breaker.is_clean());
+            state.records.retain(|_, record| !record.is_forgettable());
         }
         let record = state.records.entry(best.replica).or_default();
         record.start(now);
@@ -302,46 +288,6 @@ impl State {
             self.turns.clear();
         }
         self.turns.insert(model.clone(), 1);
-    }
-}
-
-impl Record {
-    fn start(&mut self, now: Instant) {
-        self.in_flight += 1;
-        note(&mut self.sent, now);
-    }
-
-    fn end(&mut self, now: Instant) {
-        self.in_flight = self.in_flight.saturating_sub(1);
-        note(&mut self.ended, now);
-    }
-
-    /// What is known at `now`, when the newest report came at `received`.
-    fn own(&mut self, received: Option<Instant>, now: Instant) -> Own {
-        if let Some(received) = received {
-            forget(&mut self.sent, received);
-            forget(&mut self.ended, received);
-        }
-        Own {
-            in_flight: self.in_flight,
-            sent_since: u32::try_from(self.sent.len()).unwrap_or(u32::MAX),
-            ended_since: u32::try_from(self.ended.len()).unwrap_or(u32::MAX),
-            refused: self.refused.is_some_and(|at| now.saturating_duration_since(at) < REFUSED),
-            standing: self.breaker.standing(now),
-        }
-    }
-}
-
-fn note(times: &mut VecDeque<Instant>, now: Instant) {
-    if times.len() >= SINCE_REPORT {
-        times.pop_front();
-    }
-    times.push_back(now);
-}
-
-fn forget(times: &mut VecDeque<Instant>, until: Instant) {
-    while times.front().is_some_and(|time| *time <= until) {
-        times.pop_front();
     }
 }
 

@@ -15,6 +15,7 @@ pub(crate) struct Lease {
 
 impl Lease {
     pub(super) fn new(pool: Arc<Pool>, best: Ranked, probe: bool) -> Self {
+        pool.metrics.in_flight.inc();
         Self { pool, best, probe }
     }
 
@@ -63,17 +64,17 @@ impl Lease {
         // The slot first: its end clears an older refusal.
         drop(self);
         if let Some(record) = pool.state().records.get_mut(&replica) {
-            record.refused = Some(Instant::now());
+            record.refuse(Instant::now());
         }
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
+        self.pool.metrics.in_flight.dec();
         let mut state = self.pool.state();
         if let Some(record) = state.records.get_mut(&self.best.replica) {
             record.end(Instant::now());
-            record.refused = None;
             if self.probe {
                 record.breaker.on_no_verdict();
             }

@@ -87,8 +87,10 @@ async fn a_client_that_hangs_up_frees_the_engine_within_a_second() {
     let mut answer = mesh.client().begin_stream("m").await;
     answer.body_mut().frame().await.unwrap().unwrap();
     assert_eq!(engine.now(), 1);
+    assert_eq!(mesh.metric("dunlin_proxy_requests_in_flight").await, 1.0);
     drop(answer);
     gone_within_a_second(&mesh, &engine).await;
+    assert_eq!(mesh.metric("dunlin_proxy_requests_in_flight").await, 0.0);
     // Before the first byte as well.
     for play in [Play::Hang, Play::HeadOnly, Play::Slow(Duration::from_secs(60))] {
         engine.play(play);
