@@ -40,13 +40,25 @@ impl Mesh {
 
     /// A mesh whose proxy is configured by `change`.
     pub(crate) async fn with(change: impl FnOnce(&mut Config)) -> Self {
+        Self::start(change, Router::new()).await
+    }
+
+    /// A mesh of one process, which serves `models` itself.
+    pub(crate) async fn alone(models: &[&str], slots: u16, engine: &Engine) -> Self {
+        let mesh = Self::start(|_| {}, engine.router()).await;
+        engine.belongs_to(&mesh.proxy);
+        mesh.proxy.offer(offer(ReplicaState::Ready, models, slots)).await;
+        mesh
+    }
+
+    async fn start(change: impl FnOnce(&mut Config), routes: Router) -> Self {
         let folder = folder();
         let state = StateDir::open(folder.join("proxy")).unwrap();
         let roles = Roles::from_iter([Role::Proxy, Role::Agent]);
         mesh::create(&state, roles, None, unix_now()).unwrap();
         let mut node = NodeConfig::new(state, roles);
         node.listen = vec![LOOPBACK.parse().unwrap()];
-        let (node, proxy) = Node::start(node, Router::new()).await.unwrap();
+        let (node, proxy) = Node::start(node, routes).await.unwrap();
         let stop = CancellationToken::new();
         tokio::spawn(node.run(stop.clone()));
         let keys = Keys::open(&folder.join("keys.db")).unwrap();
@@ -154,16 +166,7 @@ impl Agent {
     }
 
     pub(crate) async fn offer(&self, state: ReplicaState, models: &[&str], slots: u16) {
-        let served = |id: &&str| ServedModel { id: ModelId::new(id).unwrap(), parent: None, context: None };
-        let offer = Offer {
-            index: 0,
-            state,
-            runtime: RuntimeName::new("demo").unwrap(),
-            continuation: Continuation::None,
-            slots,
-            models: models.iter().map(served).collect(),
-        };
-        self.handle.offer(offer).await;
+        self.handle.offer(offer(state, models, slots)).await;
     }
 
     /// Gossips a load report.
@@ -196,6 +199,18 @@ pub(crate) fn report(handle: &Handle, slots: u16, in_flight: u16) -> LoadReport 
         draining: false,
         measured: Measured::default(),
         engine: None,
+    }
+}
+
+fn offer(state: ReplicaState, models: &[&str], slots: u16) -> Offer {
+    let served = |id: &&str| ServedModel { id: ModelId::new(id).unwrap(), parent: None, context: None };
+    Offer {
+        index: 0,
+        state,
+        runtime: RuntimeName::new("demo").unwrap(),
+        continuation: Continuation::None,
+        slots,
+        models: models.iter().map(served).collect(),
     }
 }
 

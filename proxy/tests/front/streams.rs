@@ -167,3 +167,19 @@ async fn streams_pass_over_http2_without_encryption_too() {
     let answer = read(sender.send_request(request).await.unwrap()).await;
     assert_eq!((answer.status, answer.text()), (StatusCode::OK, [ONE, LAST, DONE].concat()));
 }
+
+/// `dunlin up`: proxy and agent in one process, with no connection between them.
+#[tokio::test]
+async fn a_process_serves_its_own_requests() {
+    let engine = Engine::with_slots(2, Play::Stream(vec![ONE, LAST, DONE], GAP, true));
+    let mesh = Mesh::alone(&["m"], 2, &engine).await;
+    let answer = mesh.client().stream("m").await;
+    assert_eq!((answer.status, answer.text()), (StatusCode::OK, [ONE, LAST, DONE].concat()));
+    assert_eq!(answer.header("x-dunlin-replica"), mesh.proxy.replica_id(0).to_string());
+    let mut answer = mesh.client().begin_stream("m").await;
+    answer.body_mut().frame().await.unwrap().unwrap();
+    drop(answer);
+    gone_within_a_second(&mesh, &engine).await;
+    engine.play(Play::Stream(vec![ONE, ONE], GAP, false));
+    assert!(mesh.client().stream("m").await.text().contains("event: error"));
+}
