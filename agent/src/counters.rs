@@ -1,7 +1,7 @@
 //! What the agent measures on its own traffic: latencies as moving averages, and chunks per second.
 //!
 //! Time comes in as an argument. One chunk of a stream costs one addition and a comparison; the averages are touched once
-//! per request and once per [`STRIDE`] chunks.
+//! per request and once per 16 chunks.
 
 use dunlin_protocol::load::Measured;
 use std::{
@@ -84,7 +84,7 @@ impl Counters {
         self.chunks() + self.answers.load(Ordering::Relaxed)
     }
 
-    /// Brings the chunk rate up to date. Called regularly, [`SAMPLES`] times a second at most.
+    /// Brings the chunk rate up to date. Called regularly, each 100 ms.
     pub fn sample(&self, now: Instant) {
         let total = self.chunks();
         let mut averages = self.averages();

@@ -1,6 +1,6 @@
 //! Beside an engine: attach to it or launch it, probe it, meter it, and serve it to the mesh.
 //!
-//! Reading order: [`agent`] starts everything; [`replica`] is what all tasks of one engine share; [`serve`] takes requests
+//! Reading order: [`agent`] starts everything; [`replica`] is what all tasks of one engine share; `serve` takes requests
 //! from the mesh hop through [`admit`] to the [`engine`]; [`metrics`] and [`counters`] say how busy it is; [`supervise`]
 //! and [`output`] are for engines that the agent runs itself.
 
