@@ -48,7 +48,7 @@ const DISCOVER: Duration = Duration::from_secs(10);
 /// How often own records are put again under a new version.
 const REFRESH: Duration = Duration::from_secs(180);
 /// How long news of the neighbourhood is collected before anything is looked up or put again because of it.
-const SETTLE: Duration = Duration::from_millis(200);
+pub(crate) const SETTLE: Duration = Duration::from_millis(200);
 /// Shortest time between two look-ups, or two rounds of puts, because of such news: a mesh that starts all at once
 /// would otherwise talk of nothing else.
 const CALM: Duration = Duration::from_secs(3);
@@ -87,6 +87,8 @@ pub(crate) struct EventLoop {
     pub(crate) due: Due,
     pub(crate) report_interval: Duration,
     pub(crate) duplicates: Vec<PeerId>,
+    /// When anything was last offered that had changed.
+    pub(crate) offered: Option<Instant>,
     /// Of the certificate that this process started with.
     pub(crate) issued_at: u64,
 }
@@ -96,6 +98,7 @@ pub(crate) struct EventLoop {
 pub(crate) struct Connection {
     pub(crate) id: ConnectionId,
     pub(crate) relayed: bool,
+    pub(crate) since: Instant,
 }
 
 /// When recurring work is to be done next.
@@ -103,6 +106,7 @@ pub(crate) struct Due {
     discover: Instant,
     pub(crate) refresh: Instant,
     put_again: Option<Instant>,
+    pub(crate) announce_again: Option<Instant>,
     discovered: Option<Instant>,
     put: Option<Instant>,
     housekeeping: Instant,
@@ -115,6 +119,7 @@ impl Due {
             discover: now + SETTLE,
             refresh: now + REFRESH,
             put_again: None,
+            announce_again: None,
             discovered: None,
             put: None,
             housekeeping: now,
@@ -189,7 +194,12 @@ impl EventLoop {
             );
         }
         match self.registration.offer(offer, |model| own.may_serve(model), Instant::now()) {
-            Ok(statements) => self.say(statements),
+            Ok(statements) => {
+                if !statements.is_empty() {
+                    self.offered = Some(Instant::now());
+                }
+                self.say(statements);
+            }
             Err(error) => tracing::error!(%error, "replica cannot be announced"),
         }
         if ready {
@@ -323,6 +333,10 @@ impl EventLoop {
             self.due.put = Some(now);
             let puts = self.registration.puts();
             self.say(puts);
+        }
+        if self.due.announce_again.take_if(|at| *at <= now).is_some() {
+            let statements = self.registration.announce_again();
+            self.say(statements);
         }
         if self.due.housekeeping <= now {
             self.due.housekeeping = now + HOUSEKEEPING;

@@ -15,6 +15,9 @@ use std::time::{Duration, Instant};
 pub const PATH: &str = "/mesh/info";
 /// Longest time for a pull.
 const DEADLINE: Duration = Duration::from_secs(5);
+/// Times that a peer is asked, and the pause between them.
+const ATTEMPTS: usize = 3;
+const PAUSE: Duration = Duration::from_secs(1);
 /// Largest answer: every replica of a peer announced at its largest would be more, and then the first ones count.
 const BYTES: usize = 8 * limits::ANNOUNCEMENT_BYTES;
 
@@ -106,9 +109,17 @@ pub(crate) struct Puller {
 
 impl Puller {
     pub(crate) async fn pull(self, peer: PeerId) {
-        match self.try_pull(peer).await {
-            Ok(replicas) => tracing::debug!(%peer, replicas, "asked a peer what it serves"),
-            Err(error) => tracing::debug!(%peer, %error, "peer did not say what it serves"),
+        for _ in 0..ATTEMPTS {
+            match self.try_pull(peer).await {
+                Ok(replicas) => {
+                    tracing::debug!(%peer, replicas, "asked a peer what it serves");
+                    return;
+                }
+                // It is asked again when it connects again.
+                Err(Error::Send(hop::SendError::NotConnected(_))) => return,
+                Err(error) => tracing::debug!(%peer, %error, "peer did not say what it serves"),
+            }
+            tokio::time::sleep(PAUSE).await;
         }
     }
 

@@ -160,6 +160,7 @@ impl Node {
             due: Due::new(now),
             report_interval: gossip::REPORT_INTERVAL,
             duplicates: Vec::new(),
+            offered: None,
             issued_at: own.issued_at,
         });
         event_loop.await_listeners(config.listen.len(), LISTENING).await;

@@ -133,16 +133,21 @@ impl Registration {
         }
         self.records.retain(|_, records| !records.is_empty());
         self.offers.retain(|_, announced| announced.offer.state != ReplicaState::Gone);
-        let version = self.next_version();
-        let offers: Vec<Offer> = self.offers.values().map(|announced| announced.offer.clone()).collect();
-        let mut statements: Vec<Statement> =
-            offers.iter().filter_map(|offer| self.announce(offer, version).ok()).collect();
+        let mut statements = self.announce_again();
+        let version = self.version;
         let live: Vec<(Topic, u16, Description)> = self.live().collect();
         for (topic, index, description) in live {
             self.sign_live(topic, index, description, version);
         }
         statements.extend(self.puts());
         statements
+    }
+
+    /// The announcements again, under a new version: a copy of the old one would be taken for a duplicate.
+    pub(crate) fn announce_again(&mut self) -> Vec<Statement> {
+        let version = self.next_version();
+        let offers: Vec<Offer> = self.offers.values().map(|announced| announced.offer.clone()).collect();
+        offers.iter().filter_map(|offer| self.announce(offer, version).ok()).collect()
     }
 
     /// Every topic's own records as last signed: for storers that have just appeared.

@@ -2,7 +2,7 @@
 
 use crate::{
     clock, directory,
-    event_loop::EventLoop,
+    event_loop::{EventLoop, SETTLE},
     gossip::{self, Judgement, Learnt},
 };
 use dunlin_protocol::{
@@ -20,9 +20,20 @@ impl EventLoop {
             Event::Message { propagation_source, message_id, message } => {
                 self.on_message(propagation_source, &message_id, &message);
             }
+            Event::Subscribed { peer_id, topic } if topic == gossip::mesh_topic().hash() => self.on_listener(peer_id),
             Event::SlowPeer { peer_id, .. } => tracing::debug!(peer = %peer_id, "gossip to a slow peer was dropped"),
             Event::GossipsubNotSupported { peer_id } => tracing::debug!(peer = %peer_id, "peer without gossip"),
             _ => {}
+        }
+    }
+
+    /// A peer asks on connecting what this one serves, and from now on hears of changes. What changed in between it has
+    /// neither seen nor heard.
+    fn on_listener(&mut self, peer: PeerId) {
+        let Some(connections) = self.connections.get(&peer) else { return };
+        let since = connections.iter().map(|connection| connection.since).min();
+        if self.offered.zip(since).is_some_and(|(offered, since)| offered >= since) {
+            self.due.announce_again.get_or_insert(Instant::now() + SETTLE);
         }
     }
 
