@@ -5,25 +5,22 @@ use crate::{
     addresses::{self, Book},
     behaviour::Behaviour,
     bootstrap::Bootstrap,
-    clock,
     config::Config,
     dial::Dials,
     directory,
-    gossip::{self, MeshMessage},
     handle::{Command, ConnectError, Shared},
     hop::Hop,
-    info, liveness,
-    liveness::{Liveness, Verdict},
+    info,
+    liveness::{self, Liveness},
     look_up::{LookUps, Waiter},
-    members::{Denied, Members},
+    members::Members,
     pulls::Pulls,
     record_store,
-    registration::{Registration, Statement},
+    registration::Registration,
     reports::Reports,
-    state::{KnownPeer, StateDir},
+    state::StateDir,
 };
 use dunlin_protocol::{
-    announcement::ReplicaState,
     id::{PeerId, Role, Roles},
     topic::Topic,
 };
@@ -43,25 +40,16 @@ use std::{
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-/// How often the peers of a role are looked up.
-const DISCOVER: Duration = Duration::from_secs(10);
+mod membership;
+mod speech;
+mod upkeep;
+
 /// How often own records are put again under a new version.
 const REFRESH: Duration = Duration::from_secs(180);
 /// How long news of the neighbourhood is collected before anything is looked up or put again because of it.
 pub(crate) const SETTLE: Duration = Duration::from_millis(200);
-/// Shortest time between two look-ups, or two rounds of puts, because of such news: a mesh that starts all at once
-/// would otherwise talk of nothing else.
-const CALM: Duration = Duration::from_secs(3);
-/// How often wanted peers are dialled and old things forgotten.
-const HOUSEKEEPING: Duration = Duration::from_secs(1);
 /// How often the addresses of connected peers are stored for the next start.
 const STORE_PEERS: Duration = Duration::from_secs(60);
-/// Peers dialled in one round without anybody asking.
-const IDLE_DIALS: usize = 48;
-/// Longest time that the end of a node may take.
-const FAREWELL: Duration = Duration::from_secs(2);
-/// Time that the last gossip gets to leave its queues.
-const FLUSH: Duration = Duration::from_millis(100);
 
 /// Everything that the task owns.
 pub(crate) struct EventLoop {
@@ -105,7 +93,7 @@ pub(crate) struct Connection {
 pub(crate) struct Due {
     discover: Instant,
     pub(crate) refresh: Instant,
-    put_again: Option<Instant>,
+    pub(crate) put_again: Option<Instant>,
     pub(crate) announce_again: Option<Instant>,
     discovered: Option<Instant>,
     put: Option<Instant>,
@@ -181,56 +169,6 @@ impl EventLoop {
         }
     }
 
-    fn on_offer(&mut self, offer: crate::Offer) {
-        let own = self.members.own();
-        let ready = offer.state == ReplicaState::Ready;
-        let offered = offer.models.len();
-        let allowed = offer.models.iter().filter(|model| own.may_serve(&model.id)).count();
-        if allowed < offered {
-            tracing::warn!(
-                index = offer.index,
-                left_out = offered - allowed,
-                "models outside this peer's certificate are not registered"
-            );
-        }
-        match self.registration.offer(offer, |model| own.may_serve(model), Instant::now()) {
-            Ok(statements) => {
-                if !statements.is_empty() {
-                    self.offered = Some(Instant::now());
-                }
-                self.say(statements);
-            }
-            Err(error) => tracing::error!(%error, "replica cannot be announced"),
-        }
-        if ready {
-            self.due.discover = Instant::now();
-        }
-    }
-
-    /// Gossips and puts what follows from a change of this process's own state.
-    pub(crate) fn say(&mut self, statements: Vec<Statement>) {
-        for statement in statements {
-            match statement {
-                Statement::Announce { announcement, signed } => {
-                    self.learn(directory::Event::Announcement(announcement));
-                    self.publish(&MeshMessage::Announcement(signed));
-                }
-                Statement::Put { topic, value } => self.put(&topic, value),
-            }
-        }
-        self.shared.announced.store(Arc::new(self.registration.announcements()));
-    }
-
-    fn put(&mut self, topic: &Topic, value: Vec<u8>) {
-        let record = kad::Record::new(record_store::key(topic, &self.shared.mesh), value);
-        match self.swarm.behaviour_mut().kad.put_record(record, kad::Quorum::One) {
-            Ok(query) => {
-                self.puts.insert(query);
-            }
-            Err(error) => tracing::warn!(%topic, %error, "own record not stored"),
-        }
-    }
-
     pub(crate) fn learn(&self, event: directory::Event) {
         self.shared.directory.apply(event, Instant::now());
     }
@@ -287,232 +225,6 @@ impl EventLoop {
         self.connections.contains_key(peer)
     }
 
-    pub(crate) fn publish(&mut self, message: &MeshMessage) {
-        match message.encode() {
-            Ok(data) => self.gossip(gossip::mesh_topic(), data),
-            Err(error) => tracing::warn!(%error, "message not gossiped"),
-        }
-    }
-
-    fn gossip(&mut self, topic: libp2p::gossipsub::IdentTopic, data: Vec<u8>) {
-        if let Err(error) = self.swarm.behaviour_mut().gossip.publish(topic, data) {
-            // Nobody there to hear it, or said already: both normal.
-            tracing::trace!(%error, "not gossiped");
-        }
-    }
-
-    fn send_reports(&mut self, interval: Duration) {
-        for report in self.reports.due(interval, Instant::now()) {
-            match report.encode() {
-                Ok(data) => self.gossip(gossip::load_topic(), data),
-                Err(error) => tracing::warn!(%error, "load report not gossiped"),
-            }
-        }
-    }
-
-    fn on_tick(&mut self, now: Instant) {
-        self.judge_silence(now);
-        for query in self.look_ups.ripe(now) {
-            if let Some(mut query) = self.swarm.behaviour_mut().kad.query_mut(&query) {
-                query.finish();
-            }
-        }
-        self.dials.expire(now);
-        if self.due.discover <= now {
-            self.due.discover = now + DISCOVER;
-            self.due.discovered = Some(now);
-            self.discover();
-        }
-        if self.due.refresh <= now {
-            self.due.refresh = now + REFRESH;
-            self.due.put = Some(now);
-            let statements = self.registration.refresh(now);
-            self.say(statements);
-            self.tell_renewal();
-        } else if self.due.put_again.take_if(|at| *at <= now).is_some() {
-            self.due.put = Some(now);
-            let puts = self.registration.puts();
-            self.say(puts);
-        }
-        if self.due.announce_again.take_if(|at| *at <= now).is_some() {
-            let statements = self.registration.announce_again();
-            self.say(statements);
-        }
-        if self.due.housekeeping <= now {
-            self.due.housekeeping = now + HOUSEKEEPING;
-            self.keep_house(now);
-        }
-        if self.due.store_peers <= now {
-            self.due.store_peers = now + STORE_PEERS;
-            self.store_peers();
-        }
-    }
-
-    /// Says again what certificate this peer has now, when that is not the one that it started with: whoever was
-    /// connected since saw another.
-    fn tell_renewal(&mut self) {
-        if self.members.own().issued_at != self.issued_at {
-            let chain = dunlin_protocol::certificate::Chain::clone(&self.members.own_chain());
-            self.publish(&MeshMessage::Certificate(chain));
-        }
-    }
-
-    fn judge_silence(&mut self, now: Instant) {
-        let directory = self.shared.directory.clone();
-        let last_report = |peer: &PeerId| directory.read(|directory| directory.last_report(peer));
-        for verdict in self.liveness.check(last_report, now) {
-            match verdict {
-                Verdict::Suspect(peer) => {
-                    tracing::warn!(%peer, "peer is silent; no new requests go there");
-                    self.learn(directory::Event::Suspect { peer });
-                }
-                Verdict::Dead(peer) => {
-                    tracing::warn!(%peer, "peer is silent for too long; its connections are closed");
-                    // An error means that they closed by themselves meanwhile.
-                    let _ = self.swarm.disconnect_peer_id(peer);
-                    self.swarm.behaviour_mut().kad.remove_peer(&peer);
-                }
-            }
-        }
-    }
-
-    /// Looks up who plays the roles that this process works with.
-    fn discover(&mut self) {
-        let proxy = self.roles.contains(Role::Proxy);
-        if proxy || self.registration.any_ready() {
-            self.look_up(Topic::Role(Role::Proxy), None);
-        }
-        if proxy {
-            self.look_up(Topic::Role(Role::Agent), None);
-        }
-    }
-
-    /// Something changed around this peer: look again soon, and put own records where they now belong.
-    pub(crate) fn neighbourhood_changed(&mut self) {
-        let soon = Instant::now() + SETTLE;
-        let calmly = |last: Option<Instant>| last.map_or(soon, |last| soon.max(last + CALM));
-        self.due.discover = self.due.discover.min(calmly(self.due.discovered));
-        self.due.put_again.get_or_insert(calmly(self.due.put));
-    }
-
-    fn keep_house(&mut self, now: Instant) {
-        self.shared.directory.expire(now);
-        self.warn_of_duplicates(now);
-        self.swarm.behaviour_mut().kad.store_mut().expire(now);
-        self.unblock();
-        self.close_expired();
-        self.report_interval = gossip::report_interval(self.shared.directory.read(directory::Directory::agents));
-        let alone = self.connections.is_empty();
-        let connections = &self.connections;
-        for (address, peer) in self.bootstrap.due(|peer| connections.contains_key(peer), alone, now) {
-            self.dial_bootstrap(address, peer);
-        }
-        self.connect_wanted();
-    }
-
-    fn dial_bootstrap(&mut self, address: Multiaddr, peer: Option<PeerId>) {
-        match peer {
-            Some(peer) if peer == self.shared.peer_id => {}
-            Some(peer) => {
-                self.book.add(peer, address);
-                self.dial(peer, None);
-            }
-            None => {
-                if let Err(error) = self.swarm.dial(address.clone()) {
-                    tracing::debug!(%address, %error, "bootstrap dial");
-                }
-            }
-        }
-    }
-
-    /// Dials whom this process works with: agents the proxies, proxies each other and the replicas.
-    pub(crate) fn connect_wanted(&mut self) {
-        let proxy = self.roles.contains(Role::Proxy);
-        let agent = self.roles.contains(Role::Agent);
-        let own = self.shared.peer_id;
-        let wanted: HashSet<PeerId> = self.shared.directory.read(|directory| {
-            let proxies = directory.members(Role::Proxy).filter(|_| proxy || agent);
-            let agents = directory.members(Role::Agent).filter(|_| proxy);
-            let replicas = directory.all_replicas().map(|replica| replica.id.peer).filter(|_| proxy);
-            proxies.chain(agents).chain(replicas).collect()
-        });
-        let missing = wanted.into_iter().filter(|peer| {
-            *peer != own
-                && !self.connections.contains_key(peer)
-                && !self.dials.is_running(peer)
-                && !self.blocked.contains(peer)
-        });
-        let missing: Vec<PeerId> = missing.take(IDLE_DIALS).collect();
-        for peer in missing {
-            self.dial(peer, None);
-        }
-    }
-
-    /// Stores and carries out what was revoked.
-    fn enforce_revocations(&mut self) {
-        self.pulls.store_revocations(self.state.clone(), self.members.clone());
-        for peer in self.members.revoked() {
-            if self.blocked.insert(peer) {
-                tracing::info!(%peer, "membership revoked");
-            }
-            let behaviour = self.swarm.behaviour_mut();
-            // Closes its connections as well.
-            behaviour.blocked.block_peer(peer);
-            behaviour.kad.remove_peer(&peer);
-            behaviour.kad.store_mut().forget(&peer);
-            self.book.forget(&peer);
-            self.learn(directory::Event::Revoked { peer });
-        }
-    }
-
-    /// Two processes under one peer id take each other's place everywhere: only a human can say which one is meant.
-    fn warn_of_duplicates(&mut self, now: Instant) {
-        let duplicates: Vec<PeerId> = self.shared.directory.read(|directory| {
-            directory.peers().filter(|view| view.epochs_conflict(now)).map(|view| view.peer).collect()
-        });
-        for peer in &duplicates {
-            if !self.duplicates.contains(peer) {
-                tracing::error!(%peer, "two processes run under this peer id; stop one, or give it its own state directory");
-            }
-        }
-        self.duplicates = duplicates;
-    }
-
-    /// Ends the connections of members whose certificates have ended.
-    fn close_expired(&mut self) {
-        let unix_s = clock::unix_s();
-        let ended = |peer: &&PeerId| matches!(self.members.check(peer, unix_s), Err(Denied::Expired));
-        let expired: Vec<PeerId> = self.connections.keys().filter(ended).copied().collect();
-        for peer in expired {
-            tracing::info!(%peer, "certificate has expired");
-            // An error means that it closed by itself meanwhile.
-            let _ = self.swarm.disconnect_peer_id(peer);
-        }
-    }
-
-    /// Lets those back in who were invited again.
-    pub(crate) fn unblock(&mut self) {
-        if self.blocked.is_empty() {
-            return;
-        }
-        let revoked: HashSet<PeerId> = self.members.revoked().into_iter().collect();
-        let back: Vec<PeerId> = self.blocked.iter().filter(|peer| !revoked.contains(peer)).copied().collect();
-        for peer in back {
-            self.blocked.remove(&peer);
-            self.swarm.behaviour_mut().blocked.unblock_peer(peer);
-            self.dials.forgive(&peer);
-        }
-    }
-
-    fn store_peers(&mut self) {
-        let known = self.book.iter().filter(|(peer, _)| self.connections.contains_key(peer));
-        let known: Vec<KnownPeer> =
-            known.map(|(peer, addresses)| KnownPeer { peer, addresses: addresses.to_vec() }).collect();
-        if !known.is_empty() {
-            self.pulls.store_peers(self.state.clone(), known);
-        }
-    }
-
     /// Fetches over the hop what gossip said before this connection was there.
     pub(crate) fn pull(&mut self, peer: PeerId) {
         let Some(membership) = self.members.get(&peer) else { return };
@@ -527,26 +239,6 @@ impl EventLoop {
         if revocations {
             self.pulls.revocations(self.hop.clone(), self.members.clone(), peer);
         }
-    }
-
-    /// Takes back what this process said, and waits a bounded time for that to get out.
-    async fn say_farewell(mut self: Box<Self>, served: CancellationToken) {
-        self.puts.clear();
-        let statements = self.registration.withdraw_all(Instant::now());
-        let said_anything = !statements.is_empty();
-        self.say(statements);
-        let deadline = tokio::time::Instant::now() + FAREWELL;
-        while said_anything && !self.puts.is_empty() && self.step(deadline).await {}
-        let flushed = tokio::time::Instant::now() + FLUSH;
-        while said_anything && self.step(flushed).await {}
-        self.store_peers();
-        loop {
-            tokio::select! {
-                () = served.cancelled() => break,
-                event = self.swarm.select_next_some() => self.on_event(event),
-            }
-        }
-        self.pulls.drain(FAREWELL).await;
     }
 
     /// Handles one event of the swarm; false when none came until `deadline`.

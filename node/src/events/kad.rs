@@ -6,7 +6,7 @@ use dunlin_protocol::{
     limits,
     record::{RecordState, TopicRecord},
 };
-use libp2p::kad::{Event, GetRecordOk, InboundRequest, ProgressStep, QueryId, QueryResult, Record};
+use libp2p::kad::{Event, GetRecordOk, InboundRequest, ProgressStep, PutRecordError, QueryId, QueryResult, Record};
 use std::time::Instant;
 
 impl EventLoop {
@@ -49,6 +49,13 @@ impl EventLoop {
                 let record = self.with_useful_addresses(record);
                 self.learn(directory::Event::Record(record));
             }
+        }
+        if let QueryResult::PutRecord(Err(
+            PutRecordError::QuorumFailed { success, .. } | PutRecordError::Timeout { success, .. },
+        )) = &result
+            && success.is_empty()
+        {
+            self.put_failed();
         }
         if !step.last {
             return;

@@ -1,0 +1,51 @@
+//! Memberships that ended while their peers were connected, and those that came back.
+
+use super::EventLoop;
+use crate::{clock, directory, members::Denied};
+use dunlin_protocol::id::PeerId;
+use std::collections::HashSet;
+
+impl EventLoop {
+    /// Stores and carries out what was revoked.
+    pub(super) fn enforce_revocations(&mut self) {
+        self.pulls.store_revocations(self.state.clone(), self.members.clone());
+        for peer in self.members.revoked() {
+            if self.blocked.insert(peer) {
+                tracing::info!(%peer, "membership revoked");
+            }
+            let behaviour = self.swarm.behaviour_mut();
+            // Closes its connections as well.
+            behaviour.blocked.block_peer(peer);
+            behaviour.kad.remove_peer(&peer);
+            behaviour.kad.store_mut().forget(&peer);
+            self.book.forget(&peer);
+            self.learn(directory::Event::Revoked { peer });
+        }
+    }
+
+    /// Ends the connections of members whose certificates have ended.
+    pub(super) fn close_expired(&mut self) {
+        let unix_s = clock::unix_s();
+        let ended = |peer: &&PeerId| matches!(self.members.check(peer, unix_s), Err(Denied::Expired));
+        let expired: Vec<PeerId> = self.connections.keys().filter(ended).copied().collect();
+        for peer in expired {
+            tracing::info!(%peer, "certificate has expired");
+            // An error means that it closed by itself meanwhile.
+            let _ = self.swarm.disconnect_peer_id(peer);
+        }
+    }
+
+    /// Lets those back in who were invited again.
+    pub(crate) fn unblock(&mut self) {
+        if self.blocked.is_empty() {
+            return;
+        }
+        let revoked: HashSet<PeerId> = self.members.revoked().into_iter().collect();
+        let back: Vec<PeerId> = self.blocked.iter().filter(|peer| !revoked.contains(peer)).copied().collect();
+        for peer in back {
+            self.blocked.remove(&peer);
+            self.swarm.behaviour_mut().blocked.unblock_peer(peer);
+            self.dials.forgive(&peer);
+        }
+    }
+}

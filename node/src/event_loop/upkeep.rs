@@ -1,0 +1,183 @@
+//! What is to be done now and then: judging silence, looking for peers, dialling them, forgetting what is old.
+
+use super::{EventLoop, REFRESH, SETTLE, STORE_PEERS};
+use crate::{directory, gossip, liveness::Verdict, state::KnownPeer};
+use dunlin_protocol::{
+    id::{PeerId, Role},
+    topic::Topic,
+};
+use libp2p::Multiaddr;
+use std::{
+    collections::HashSet,
+    time::{Duration, Instant},
+};
+
+/// How often the peers of a role are looked up.
+const DISCOVER: Duration = Duration::from_secs(10);
+/// Shortest time between two look-ups, or two rounds of puts, because of news of the neighbourhood: a mesh that starts
+/// all at once would otherwise talk of nothing else.
+const CALM: Duration = Duration::from_secs(3);
+/// How often wanted peers are dialled and old things forgotten.
+const HOUSEKEEPING: Duration = Duration::from_secs(1);
+/// Peers dialled in one round without anybody asking.
+const IDLE_DIALS: usize = 48;
+
+impl EventLoop {
+    pub(super) fn on_tick(&mut self, now: Instant) {
+        self.judge_silence(now);
+        for query in self.look_ups.ripe(now) {
+            if let Some(mut query) = self.swarm.behaviour_mut().kad.query_mut(&query) {
+                query.finish();
+            }
+        }
+        self.dials.expire(now);
+        if self.due.discover <= now {
+            self.due.discover = now + DISCOVER;
+            self.due.discovered = Some(now);
+            self.discover();
+        }
+        if self.due.refresh <= now {
+            self.due.refresh = now + REFRESH;
+            self.due.put = Some(now);
+            let statements = self.registration.refresh(now);
+            self.say(statements);
+            self.tell_renewal();
+        } else if self.due.put_again.take_if(|at| *at <= now).is_some() {
+            self.due.put = Some(now);
+            let puts = self.registration.puts();
+            self.say(puts);
+        }
+        if self.due.announce_again.take_if(|at| *at <= now).is_some() {
+            let statements = self.registration.announce_again();
+            self.say(statements);
+        }
+        if self.due.housekeeping <= now {
+            self.due.housekeeping = now + HOUSEKEEPING;
+            self.keep_house(now);
+        }
+        if self.due.store_peers <= now {
+            self.due.store_peers = now + STORE_PEERS;
+            self.store_peers();
+        }
+    }
+
+    pub(super) fn judge_silence(&mut self, now: Instant) {
+        let directory = self.shared.directory.clone();
+        let last_report = |peer: &PeerId| directory.read(|directory| directory.last_report(peer));
+        for verdict in self.liveness.check(last_report, now) {
+            match verdict {
+                Verdict::Suspect(peer) => {
+                    tracing::warn!(%peer, "peer is silent; no new requests go there");
+                    self.learn(directory::Event::Suspect { peer });
+                }
+                Verdict::Dead(peer) => {
+                    tracing::warn!(%peer, "peer is silent for too long; its connections are closed");
+                    // An error means that they closed by themselves meanwhile.
+                    let _ = self.swarm.disconnect_peer_id(peer);
+                    self.swarm.behaviour_mut().kad.remove_peer(&peer);
+                }
+            }
+        }
+    }
+
+    /// Looks up who plays the roles that this process works with.
+    pub(super) fn discover(&mut self) {
+        let proxy = self.roles.contains(Role::Proxy);
+        if proxy || self.registration.any_ready() {
+            self.look_up(Topic::Role(Role::Proxy), None);
+        }
+        if proxy {
+            self.look_up(Topic::Role(Role::Agent), None);
+        }
+    }
+
+    /// Something changed around this peer: look again soon, and put own records where they now belong.
+    pub(crate) fn neighbourhood_changed(&mut self) {
+        let soon = Instant::now() + SETTLE;
+        let calmly = |last: Option<Instant>| last.map_or(soon, |last| soon.max(last + CALM));
+        self.due.discover = self.due.discover.min(calmly(self.due.discovered));
+        self.due.put_again.get_or_insert(calmly(self.due.put));
+    }
+
+    /// Nobody took what this process put, though there is somebody: tries again before long.
+    pub(crate) fn put_failed(&mut self) {
+        let somebody = self.swarm.behaviour_mut().kad.kbuckets().any(|bucket| !bucket.is_empty());
+        if somebody {
+            self.due.put_again.get_or_insert(Instant::now() + CALM);
+        }
+    }
+
+    pub(super) fn keep_house(&mut self, now: Instant) {
+        self.shared.directory.expire(now);
+        self.warn_of_duplicates(now);
+        self.swarm.behaviour_mut().kad.store_mut().expire(now);
+        self.unblock();
+        self.close_expired();
+        self.report_interval = gossip::report_interval(self.shared.directory.read(directory::Directory::agents));
+        let alone = self.connections.is_empty();
+        let connections = &self.connections;
+        for (address, peer) in self.bootstrap.due(|peer| connections.contains_key(peer), alone, now) {
+            self.dial_bootstrap(address, peer);
+        }
+        self.connect_wanted();
+    }
+
+    pub(super) fn dial_bootstrap(&mut self, address: Multiaddr, peer: Option<PeerId>) {
+        match peer {
+            Some(peer) if peer == self.shared.peer_id => {}
+            Some(peer) => {
+                self.book.add(peer, address);
+                self.dial(peer, None);
+            }
+            None => {
+                if let Err(error) = self.swarm.dial(address.clone()) {
+                    tracing::debug!(%address, %error, "bootstrap dial");
+                }
+            }
+        }
+    }
+
+    /// Dials whom this process works with: agents the proxies, proxies each other and the replicas.
+    pub(crate) fn connect_wanted(&mut self) {
+        let proxy = self.roles.contains(Role::Proxy);
+        let agent = self.roles.contains(Role::Agent);
+        let own = self.shared.peer_id;
+        let wanted: HashSet<PeerId> = self.shared.directory.read(|directory| {
+            let proxies = directory.members(Role::Proxy).filter(|_| proxy || agent);
+            let agents = directory.members(Role::Agent).filter(|_| proxy);
+            let replicas = directory.all_replicas().map(|replica| replica.id.peer).filter(|_| proxy);
+            proxies.chain(agents).chain(replicas).collect()
+        });
+        let missing = wanted.into_iter().filter(|peer| {
+            *peer != own
+                && !self.connections.contains_key(peer)
+                && !self.dials.is_running(peer)
+                && !self.blocked.contains(peer)
+        });
+        let missing: Vec<PeerId> = missing.take(IDLE_DIALS).collect();
+        for peer in missing {
+            self.dial(peer, None);
+        }
+    }
+
+    /// Two processes under one peer id take each other's place everywhere: only a human can say which one is meant.
+    pub(super) fn warn_of_duplicates(&mut self, now: Instant) {
+        let duplicates: Vec<PeerId> = self.shared.directory.read(|directory| {
+            directory.peers().filter(|view| view.epochs_conflict(now)).map(|view| view.peer).collect()
+        });
+        for peer in &duplicates {
+            if !self.duplicates.contains(peer) {
+                tracing::error!(%peer, "two processes run under this peer id; stop one, or give it its own state directory");
+            }
+        }
+        self.duplicates = duplicates;
+    }
+    pub(super) fn store_peers(&mut self) {
+        let known = self.book.iter().filter(|(peer, _)| self.connections.contains_key(peer));
+        let known: Vec<KnownPeer> =
+            known.map(|(peer, addresses)| KnownPeer { peer, addresses: addresses.to_vec() }).collect();
+        if !known.is_empty() {
+            self.pulls.store_peers(self.state.clone(), known);
+        }
+    }
+}
