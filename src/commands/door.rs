@@ -1,6 +1,9 @@
 //! The way into the mesh for a command that asks a model: the node that runs here, or one for as long as the command.
 
-use super::{service, service::Plan, service::Service};
+use super::{
+    service,
+    service::{Plan, Process, Service},
+};
 use crate::{
     http::Target,
     output,
@@ -32,7 +35,14 @@ impl Door {
     pub(crate) async fn open(home: &Path) -> Result<Self> {
         let target = Target::Socket(home.join(SOCKET));
         match Client::connect(home).await {
-            Ok(_) => Ok(Self { target, own: None }),
+            Ok(mut client) => {
+                if client.get::<Process>("/process").await?.endpoint.is_none() {
+                    bail!(
+                        "the node that runs here has no endpoint (it is no proxy); ask another one with --endpoint URL"
+                    );
+                }
+                Ok(Self { target, own: None })
+            }
             Err(ClientError::NotRunning(_)) => {
                 let service = start(home).await?;
                 let end = service.shutdown();
