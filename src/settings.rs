@@ -256,6 +256,15 @@ mod tests {
     }
 
     #[test]
+    fn the_documented_example_holds() {
+        let file: File = toml::from_str(include_str!("../examples/dunlin.toml")).unwrap();
+        let node = NodeSettings::resolve(&NodeArgs::default(), &file).unwrap();
+        assert_eq!(node.listen, default_listen(), "the example shows the default");
+        assert_eq!(EndpointSettings::resolve(&EndpointArgs::default(), &file).unwrap().http.port(), HTTP_PORT);
+        assert_eq!(engines(&EngineArgs::default(), file).unwrap().len(), 2);
+    }
+
+    #[test]
     fn unknown_keys_are_named_with_their_place() {
         let error = format!("{:#}", file("nmae = 'x'\n").unwrap_err());
         assert!(error.contains("nmae") && error.contains("line 1") && error.contains("name"), "{error}");
