@@ -45,11 +45,18 @@ async fn talk(args: ChatArgs, target: Target) -> Result<()> {
         return talk.ask(args.prompt.join(" ")).await;
     }
     if !std::io::IsTerminal::is_terminal(&std::io::stdin()) {
-        let mut prompt = String::new();
-        std::io::stdin().take(PROMPT_BYTES).read_to_string(&mut prompt).context("standard input")?;
-        return talk.ask(prompt).await;
+        return talk.ask(piped().await?).await;
     }
     talk.converse().await
+}
+
+/// A question from a pipe. Read elsewhere: waiting for it must not stop a node that runs in this process.
+async fn piped() -> Result<String> {
+    let reading = tokio::task::spawn_blocking(|| {
+        let mut prompt = String::new();
+        std::io::stdin().take(PROMPT_BYTES).read_to_string(&mut prompt).map(|_| prompt)
+    });
+    reading.await?.context("standard input")
 }
 
 /// The model that was named, or the only one there is.

@@ -121,9 +121,6 @@ fn agent(engines: Vec<EngineConfig>, home: &Path) -> Result<Agent> {
 }
 
 fn start_proxy(endpoint: &EndpointSettings, handle: Handle, keys: Keys) -> Result<Proxy> {
-    if endpoint.no_auth {
-        tracing::warn!("the endpoint asks for no key; only requests for this machine's own name are taken");
-    }
     let config = dunlin_proxy::Config {
         http: endpoint.http,
         no_auth: endpoint.no_auth,
