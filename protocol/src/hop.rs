@@ -17,6 +17,30 @@ pub const FAULT: &str = "x-dunlin-fault";
 /// `yes` when the engine has seen nothing of the request, so that another replica may be asked.
 pub const RETRY_SAFE: &str = "x-dunlin-retry-safe";
 
+/// How every header of the mesh's own begins. None passes from outside, whichever side that is.
+pub const OWN_PREFIX: &str = "x-dunlin-";
+
+/// Headers between two neighbours, which no member passes on, in lower case: RFC 9110 §7.6.1, and the older
+/// `keep-alive`, `proxy-connection` and `http2-settings` (RFC 7540 §3.2.1). Those that `connection` itself names are
+/// between neighbours too: [`named_by_connection`].
+pub const HOP_BY_HOP: [&str; 10] = [
+    "connection",
+    "http2-settings",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// The headers that a value of `connection` names, as written there.
+pub fn named_by_connection(value: &str) -> impl Iterator<Item = &str> {
+    value.split(',').map(str::trim).filter(|name| !name.is_empty())
+}
+
 /// The value of the header [`MODEL`]: percent-encoded where a header value could not hold it.
 #[must_use]
 pub fn model_to_header(model: &ModelId) -> String {
@@ -149,6 +173,20 @@ mod tests {
         assert_eq!(model_to_header(&model), model.as_str());
         assert_eq!(model_to_header(&ModelId::new("a b%é").unwrap()), "a%20b%25%C3%A9");
         assert_eq!(model_from_header("100%").unwrap().as_str(), "100%");
+    }
+
+    #[test]
+    fn a_connection_names_more_headers_between_neighbours() {
+        assert_eq!(named_by_connection("close, X-Private ,,\tte").collect::<Vec<_>>(), ["close", "X-Private", "te"]);
+        assert_eq!(named_by_connection("").next(), None);
+    }
+
+    #[test]
+    fn headers_between_neighbours_are_found_by_their_lower_case() {
+        assert!(HOP_BY_HOP.is_sorted());
+        assert!(HOP_BY_HOP.iter().all(|name| *name == name.to_ascii_lowercase()));
+        let own = [LOAD, REPLICA_INDEX, MODEL, FAULT, RETRY_SAFE];
+        assert!(own.iter().all(|name| name.starts_with(OWN_PREFIX)));
     }
 
     proptest! {

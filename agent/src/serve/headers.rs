@@ -1,27 +1,10 @@
 //! Which headers pass between hop and engine.
 
+use dunlin_protocol::hop::{HOP_BY_HOP, OWN_PREFIX, named_by_connection};
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
-/// Hop-by-hop headers (RFC 9110, 7.6.1) and the older ones that are treated like them.
-const HOP_BY_HOP: [HeaderName; 8] = [
-    header::CONNECTION,
-    header::PROXY_AUTHENTICATE,
-    header::PROXY_AUTHORIZATION,
-    header::TE,
-    header::TRAILER,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-    HeaderName::from_static("keep-alive"),
-];
 /// Never reaches an engine: a client's key, and what is about another host.
-const NOT_FOR_ENGINES: [HeaderName; 4] = [
-    header::AUTHORIZATION,
-    header::HOST,
-    HeaderName::from_static("x-api-key"),
-    HeaderName::from_static("proxy-connection"),
-];
-/// The mesh's own headers.
-const OWN_PREFIX: &str = "x-dunlin-";
+const NOT_FOR_ENGINES: [HeaderName; 3] = [header::AUTHORIZATION, header::HOST, HeaderName::from_static("x-api-key")];
 
 /// Leaves what the engine may see.
 pub(super) fn strip_request(headers: &mut HeaderMap) {
@@ -37,21 +20,16 @@ pub(super) fn strip_response(headers: &mut HeaderMap) {
 }
 
 fn strip(headers: &mut HeaderMap) {
-    for name in named_by_connection(headers) {
+    let connection = headers.get_all(header::CONNECTION).iter().filter_map(|value| value.to_str().ok());
+    let named: Vec<HeaderName> =
+        connection.flat_map(named_by_connection).filter_map(|name| name.parse().ok()).collect();
+    let own = headers.keys().filter(|name| name.as_str().starts_with(OWN_PREFIX)).cloned();
+    for name in named.into_iter().chain(own.collect::<Vec<_>>()) {
         headers.remove(name);
     }
     for name in HOP_BY_HOP {
         headers.remove(name);
     }
-    let own: Vec<_> = headers.keys().filter(|name| name.as_str().starts_with(OWN_PREFIX)).cloned().collect();
-    for name in own {
-        headers.remove(name);
-    }
-}
-
-fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
-    let values = headers.get_all(header::CONNECTION).iter().filter_map(|value| value.to_str().ok());
-    values.flat_map(|value| value.split(',')).filter_map(|name| name.trim().parse().ok()).collect()
 }
 
 /// Whether the answer is a stream: its end says nothing about its length beforehand.
@@ -82,6 +60,8 @@ mod tests {
             ("x-private", "1"),
             ("keep-alive", "timeout=5"),
             ("te", "trailers"),
+            ("proxy-connection", "close"),
+            ("http2-settings", "AAMAAABkAAQAAP__"),
             ("host", "agent"),
             ("content-type", "application/json"),
             ("content-length", "2"),
@@ -95,7 +75,12 @@ mod tests {
 
     #[test]
     fn an_engine_cannot_speak_for_its_agent() {
-        let mut given = headers(&[("x-dunlin-load", "lie"), ("transfer-encoding", "chunked"), ("server", "llama.cpp")]);
+        let mut given = headers(&[
+            ("x-dunlin-load", "lie"),
+            ("transfer-encoding", "chunked"),
+            ("proxy-connection", "keep-alive"),
+            ("server", "llama.cpp"),
+        ]);
         strip_response(&mut given);
         assert_eq!(given, headers(&[("server", "llama.cpp")]));
     }
