@@ -53,6 +53,8 @@ pub async fn serve(
     settings: Settings,
     shutdown: CancellationToken,
 ) {
+    // Of our own: connections are told to end also when only the stream behaviour has ended.
+    let shutdown = shutdown.child_token();
     let mut served =
         Served { members, routes, settings, shutdown, connections: JoinSet::new(), per_peer: HashMap::new() };
     loop {

@@ -163,3 +163,29 @@ impl Connections {
         self.read(|peers| peers.contains_key(peer))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn direct_connections_come_first_then_the_oldest() {
+        let connections = Connections::default();
+        let peer = PeerId::random();
+        let connection = |id, relayed| Connection { id: ConnectionId::new_unchecked(id), relayed };
+        let add = |id, relayed| connections.insert(peer, connection(id, relayed), mpsc::channel(1).0);
+        add(1, true);
+        assert_eq!(connections.of(&peer), [connection(1, true)]);
+        add(2, false);
+        add(3, false);
+        add(4, true);
+        let expected = [connection(2, false), connection(3, false), connection(1, true), connection(4, true)];
+        assert_eq!(connections.of(&peer), expected);
+        connections.remove(&peer, ConnectionId::new_unchecked(2));
+        assert_eq!(connections.of(&peer)[0], connection(3, false));
+        for id in [1, 3, 4] {
+            connections.remove(&peer, ConnectionId::new_unchecked(id));
+        }
+        assert!(!connections.contains(&peer) && connections.read(HashMap::is_empty));
+    }
+}
