@@ -190,10 +190,10 @@ impl Pool {
         if state.records.len() >= RECORDS {
             state.records.retain(|_, record| !record.is_forgettable());
         }
-        let record = state.records.entry(best.replica).or_default();
+        let record = state.records.entry(best.replica).or_insert_with(|| Record::new(best.replica));
         record.start(now);
         let probe = record.breaker.on_send(now);
-        Lease::new(self.clone(), best, probe)
+        Lease::new(self.clone(), best, record.name.clone(), probe)
     }
 
     fn seen(&self, model: &ModelId) -> Seen {

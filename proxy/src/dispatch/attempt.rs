@@ -69,7 +69,8 @@ impl Dispatcher {
             lease.answered()
         }
         headers::to_client(answer.headers_mut());
-        self.name_replica(answer.headers_mut(), &lease);
+        answer.headers_mut().insert(headers::REPLICA, lease.name().clone());
+        answer.headers_mut().insert(headers::ROUTE, HeaderValue::from_static(lease.step().as_str()));
         let watch = (status == StatusCode::OK && is_event_stream(answer.headers())).then_some(ask.dialect);
         if watch.is_some() {
             answer.headers_mut().remove(header::CONTENT_LENGTH);
@@ -137,13 +138,6 @@ impl Dispatcher {
         let long = 1 + u32::try_from(ask.body.len() / LONG_PROMPT).unwrap_or(PATIENCE);
         let factor = if ask.peek.stream { long.min(PATIENCE) } else { PATIENCE };
         self.first_byte * factor
-    }
-
-    fn name_replica(&self, headers: &mut HeaderMap, lease: &Lease) {
-        if let Ok(replica) = HeaderValue::try_from(lease.replica().to_string()) {
-            headers.insert(headers::REPLICA, replica);
-        }
-        headers.insert(headers::ROUTE, HeaderValue::from_static(lease.step().as_str()));
     }
 }
 

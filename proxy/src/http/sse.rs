@@ -5,6 +5,8 @@
 //! dies in the middle of one, an error event can still follow what the client has.
 
 use bytes::{Bytes, BytesMut};
+use memchr::memmem::Finder;
+use std::sync::LazyLock;
 
 /// Largest event that is held together; of a longer one the pieces go out as they come.
 const EVENT_BYTES: usize = 1 << 20;
@@ -66,10 +68,12 @@ impl Watch {
     }
 
     fn look(&mut self, events: &[u8]) {
-        for (n, line) in events.split(|&byte| byte == b'\n').enumerate() {
-            if n > 0 || !self.mid_line {
-                self.stage = self.stage.max(stage_of(line));
+        let mut start = 0;
+        for end in memchr::memchr_iter(b'\n', events).chain([events.len()]) {
+            if start > 0 || !self.mid_line {
+                self.stage = self.stage.max(stage_of(&events[start..end]));
             }
+            start = end + 1;
         }
         self.mid_line = !events.is_empty() && !events.ends_with(b"\n");
     }
@@ -100,9 +104,9 @@ fn field<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
 /// escaped, so generated text is never mistaken for it.
 fn has_finish_reason(data: &[u8]) -> bool {
     const NAME: &[u8] = br#""finish_reason":"#;
-    memchr::memmem::find(data, NAME)
-        .and_then(|at| data.get(at + NAME.len()..))
-        .is_some_and(|value| value.trim_ascii_start().starts_with(b"\""))
+    static FINDER: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(NAME));
+    let at = FINDER.find(data);
+    at.and_then(|at| data.get(at + NAME.len()..)).is_some_and(|value| value.trim_ascii_start().starts_with(b"\""))
 }
 
 /// Where the last whole event ends.

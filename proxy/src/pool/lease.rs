@@ -3,25 +3,32 @@
 use super::Pool;
 use crate::route::{Ranked, Step};
 use dunlin_protocol::id::ReplicaId;
+use http::HeaderValue;
 use std::{sync::Arc, time::Instant};
 
 /// A slot of a replica, ours until dropped.
 pub(crate) struct Lease {
     pool: Arc<Pool>,
     best: Ranked,
+    name: HeaderValue,
     /// It is the one request that tries an ejected replica, and has no verdict yet.
     probe: bool,
 }
 
 impl Lease {
-    pub(super) fn new(pool: Arc<Pool>, best: Ranked, probe: bool) -> Self {
+    pub(super) fn new(pool: Arc<Pool>, best: Ranked, name: HeaderValue, probe: bool) -> Self {
         pool.metrics.in_flight.inc();
-        Self { pool, best, probe }
+        Self { pool, best, name, probe }
     }
 
     /// Who is to be asked.
     pub(crate) fn replica(&self) -> ReplicaId {
         self.best.replica
+    }
+
+    /// The same as a header's value.
+    pub(crate) fn name(&self) -> &HeaderValue {
+        &self.name
     }
 
     /// How it was chosen.

@@ -1,6 +1,8 @@
 //! What this proxy remembers of one replica.
 
 use crate::{eject::Breaker, route::Own};
+use dunlin_protocol::id::ReplicaId;
+use http::HeaderValue;
 use std::{
     collections::VecDeque,
     time::{Duration, Instant},
@@ -12,8 +14,10 @@ const REFUSED: Duration = Duration::from_millis(50);
 const SINCE_REPORT: usize = 1024;
 
 /// What is remembered of one replica.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Record {
+    /// The replica, as a header's value: written once, not per request.
+    pub(super) name: HeaderValue,
     in_flight: u32,
     /// When requests were sent and ended, as far as the newest report can't count them.
     sent: VecDeque<Instant>,
@@ -24,6 +28,19 @@ pub(super) struct Record {
 }
 
 impl Record {
+    /// Nothing is known of `replica` yet.
+    pub(super) fn new(replica: ReplicaId) -> Self {
+        Self {
+            // A peer id and a number: always a header value.
+            name: HeaderValue::try_from(replica.to_string()).unwrap_or(HeaderValue::from_static("?")),
+            in_flight: 0,
+            sent: VecDeque::new(),
+            ended: VecDeque::new(),
+            refused: None,
+            breaker: Breaker::default(),
+        }
+    }
+
     /// A request goes there.
     pub(super) fn start(&mut self, now: Instant) {
         self.in_flight += 1;
