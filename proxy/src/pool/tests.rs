@@ -84,7 +84,7 @@ impl World {
 }
 
 async fn at_once<T>(future: impl Future<Output = T>) -> T {
-    timeout(Duration::from_millis(20), future).await.expect("not at once")
+    timeout(Duration::from_millis(40), future).await.expect("not at once")
 }
 
 #[tokio::test]

@@ -104,6 +104,23 @@ async fn when_all_fail_the_client_is_told_why_and_when_to_return() {
     assert_eq!(engine.asked(), 18, "three tries each, ejected or not: the pool is never empty");
 }
 
+/// Its head says that a stream comes, and then it ends or breaks: nothing has been sent yet, so another is asked.
+#[tokio::test]
+async fn a_stream_that_ends_before_its_first_event_is_asked_for_again_elsewhere() {
+    for clean in [true, false] {
+        let mesh = Mesh::new().await;
+        let empty = Engine::new(Play::Stream(vec![], Duration::from_millis(1), clean));
+        let good = Engine::new(Play::Stream(vec!["data: [DONE]\n\n"], Duration::from_millis(1), true));
+        let _empty = mesh.agent(&["m"], 4, &empty).await;
+        let _good = mesh.agent(&["m"], 4, &good).await;
+        for _ in 0..6 {
+            let answer = mesh.client().stream("m").await;
+            assert_eq!((answer.status, answer.text().as_str()), (StatusCode::OK, "data: [DONE]\n\n"), "{clean}");
+        }
+        assert!(empty.asked() > 0);
+    }
+}
+
 /// C19: it announces a model that its agent refuses.
 #[tokio::test]
 async fn a_liar_is_left_for_another() {

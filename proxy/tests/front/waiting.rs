@@ -24,8 +24,8 @@ async fn more_requests_than_slots_all_get_their_turn() {
     assert!(answers.iter().all(|answer| answer.status == StatusCode::OK));
     assert_eq!((one.most(), two.most()), (2, 2));
     assert!(one.asked() >= 8 && two.asked() >= 8, "{} and {}", one.asked(), two.asked());
-    // 24 requests of 60 ms on 4 slots take 360 ms at best.
-    assert!(since.elapsed() < WORK * 12, "{:?}", since.elapsed());
+    // 24 requests of 60 ms on 4 slots take 360 ms at best, one after the other 1.4 s.
+    assert!(since.elapsed() < WORK * 24, "{:?}", since.elapsed());
 }
 
 /// Another proxy fills the replica: our view of it is wrong, and it refuses.
