@@ -145,10 +145,7 @@ impl Directory {
     pub fn apply(&mut self, event: Event, now: Instant) -> bool {
         match event {
             Event::Record(record) => self.apply_record(record, now),
-            Event::Announcement(announcement) => {
-                let id = announcement.replica;
-                self.edit_replica(id, |entry| entry.announce(announcement, now))
-            }
+            Event::Announcement(announcement) => self.apply_announcement(announcement, now),
             Event::Load { from, report } => self.apply_load(from, report, now),
             Event::Member { peer, rights } => {
                 self.edit_peer(peer, |entry| entry.take_rights(rights)) && self.rebuild_peer(peer)
@@ -213,6 +210,12 @@ impl Directory {
         self.peers.get(peer).and_then(|entry| entry.last_report)
     }
 
+    /// Whether `version` is of a process of `peer` that a later one has replaced: nothing that it said counts.
+    #[must_use]
+    pub fn is_outdated(&self, peer: &PeerId, version: Version) -> bool {
+        self.peers.get(peer).and_then(|entry| entry.epoch()).is_some_and(|epoch| epoch > version.epoch)
+    }
+
     /// The newest version that is known of a topic's record.
     #[must_use]
     pub fn record_version(&self, topic: &Topic, replica: &ReplicaId) -> Option<Version> {
@@ -254,6 +257,37 @@ impl Directory {
         changed
     }
 
+    fn apply_announcement(&mut self, announcement: Announcement, now: Instant) -> bool {
+        let id = announcement.replica;
+        let Some(changed) = self.hear(id.peer, announcement.version.epoch) else { return false };
+        self.edit_replica(id, |entry| entry.announce(announcement, now)) | changed
+    }
+
+    /// Every word of a peer says which of its processes speaks: what an earlier one said has ended with that.
+    ///
+    /// Returns whether a reader could see a difference; `None` when the word itself is of such an earlier process.
+    fn hear(&mut self, peer: PeerId, epoch: u64) -> Option<bool> {
+        if self.peers.len() >= PEERS && !self.peers.contains_key(&peer) {
+            return None;
+        }
+        let entry = self.peers.entry(peer).or_default();
+        if !entry.raise_epoch(epoch)? {
+            return Some(false);
+        }
+        let mut changed = false;
+        for members in self.roles.values_mut() {
+            let ended = members.get(&peer).filter(|entry| entry.version.epoch < epoch).map(|entry| entry.live);
+            changed |= ended.unwrap_or(false);
+            if ended.is_some() {
+                members.remove(&peer);
+            }
+        }
+        for index in self.peers.get(&peer).map(|entry| entry.indices.clone()).unwrap_or_default() {
+            changed |= self.edit_replica(ReplicaId { peer, index }, |entry| entry.forget_before(epoch));
+        }
+        Some(changed)
+    }
+
     fn apply_record(&mut self, record: TopicRecord, now: Instant) -> bool {
         let TopicRecord { topic, replica, version, state } = record;
         if let RecordState::Live { addresses, .. } = &state {
@@ -263,12 +297,14 @@ impl Directory {
                 self.rebuild_peer(replica.peer);
             }
         }
-        match topic {
+        let Some(changed) = self.hear(replica.peer, version.epoch) else { return false };
+        let news = match topic {
             Topic::Model(model) => self.edit_replica(replica, |entry| entry.record(model, version, state, now)),
             Topic::Role(role) => self.apply_role(role, replica.peer, version, &state, now),
             // Jobs are found by their models; their own topics are read by the orchestrator alone.
             Topic::Job(_) => false,
-        }
+        };
+        news | changed
     }
 
     fn apply_role(&mut self, role: Role, peer: PeerId, version: Version, state: &RecordState, now: Instant) -> bool {
@@ -288,10 +324,10 @@ impl Directory {
         if report.replica.peer != from {
             return false;
         }
-        let epoch = report.version.epoch;
-        let changed = self.edit_replica(report.replica, |entry| entry.report(report, now));
-        self.edit_peer(from, |entry| entry.spoke(epoch, now));
-        changed
+        let heard = self.hear(from, report.version.epoch);
+        self.edit_peer(from, |entry| entry.spoke(heard.is_none(), now));
+        let Some(changed) = heard else { return false };
+        self.edit_replica(report.replica, |entry| entry.report(report, now)) | changed
     }
 
     /// Changes a peer's own entry, making one within bounds. Returns what `edit` returns.

@@ -182,7 +182,10 @@ fn judge_load(source: PeerId, data: &[u8]) -> Judgement {
 fn judge_announcement(signed: &SignedAnnouncement, known: &Directory) -> Judgement {
     // An old one is dropped before its signature costs anything.
     let Ok(claimed) = signed.peek() else { return Judgement::without(MessageAcceptance::Reject) };
-    if known.announced_version(&claimed.replica).is_some_and(|version| version >= claimed.version) {
+    let newest = known.announced_version(&claimed.replica);
+    if newest.is_some_and(|version| version >= claimed.version)
+        || known.is_outdated(&claimed.replica.peer, claimed.version)
+    {
         return Judgement::without(MessageAcceptance::Ignore);
     }
     match announcement::verify(signed) {

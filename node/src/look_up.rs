@@ -82,7 +82,13 @@ impl LookUps {
                 continue;
             }
             // Verifying is the dear part: what the directory has in this or a later version is only counted.
-            let known = directory.read(|directory| directory.record_version(&claimed.topic, &claimed.replica));
+            let (known, outdated) = directory.read(|directory| {
+                let known = directory.record_version(&claimed.topic, &claimed.replica);
+                (known, directory.is_outdated(&claimed.replica.peer, claimed.version))
+            });
+            if outdated {
+                continue;
+            }
             if known.is_some_and(|known| known >= claimed.version) {
                 look_up.note(&claimed, now);
                 continue;

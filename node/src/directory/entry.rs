@@ -87,6 +87,15 @@ impl Entry {
         true
     }
 
+    /// Forgets what was said by processes before `epoch`. Returns whether there was anything.
+    pub(super) fn forget_before(&mut self, epoch: u64) -> bool {
+        let records = self.records.len();
+        self.records.retain(|_, record| record.version.epoch >= epoch);
+        let announced = self.announcement.take_if(|(said, _)| said.version.epoch < epoch).is_some();
+        let reported = self.load.take_if(|(report, _)| report.version.epoch < epoch).is_some();
+        announced || reported || self.records.len() != records
+    }
+
     pub(super) fn set_reachability(&mut self, reachability: Reachability) {
         if let Some(view) = &mut self.view {
             view.reachability = reachability;
@@ -120,7 +129,7 @@ impl Entry {
             (None, _) => return None,
         };
         let version = announced.map(|said| said.version).max(newest.map(|(version, _)| version)).unwrap_or_default();
-        let load = self.load.clone().filter(|(report, _)| report.version.epoch >= version.epoch);
+        let load = self.load.clone();
         let slots = announced.map(|said| said.slots).or(load.as_ref().map(|(report, _)| report.slots)).unwrap_or(1);
         Some(Replica {
             id: self.id,

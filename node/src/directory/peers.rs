@@ -108,6 +108,10 @@ impl PeerEntry {
         }
     }
 
+    pub(super) fn epoch(&self) -> Option<u64> {
+        self.epoch
+    }
+
     pub(super) fn addresses(&self) -> &[Multiaddr] {
         self.addresses.as_ref().map_or(&[], |addresses| &addresses.list)
     }
@@ -144,12 +148,23 @@ impl PeerEntry {
         true
     }
 
-    /// Notes a load report of the peer's process of `epoch`.
-    pub(super) fn spoke(&mut self, epoch: u64, now: Instant) -> bool {
-        self.last_report = Some(now);
+    /// Notes that the peer's process of `epoch` said something. Returns whether there is an earlier process whose words
+    /// end with that; `None` when there is a later one.
+    pub(super) fn raise_epoch(&mut self, epoch: u64) -> Option<bool> {
         match self.epoch {
-            Some(newest) if epoch < newest => self.older_epoch_heard = Some(now),
-            _ => self.epoch = Some(epoch),
+            Some(newest) if epoch < newest => None,
+            before => {
+                self.epoch = Some(epoch);
+                Some(before.is_some_and(|before| before < epoch))
+            }
+        }
+    }
+
+    /// Notes a load report, which comes from a living process; `outdated`: not from the newest one.
+    pub(super) fn spoke(&mut self, outdated: bool, now: Instant) -> bool {
+        self.last_report = Some(now);
+        if outdated {
+            self.older_epoch_heard = Some(now);
         }
         true
     }

@@ -142,6 +142,34 @@ fn load_of_an_earlier_process_is_not_shown() {
 }
 
 #[test]
+fn a_new_process_of_a_peer_ends_what_its_earlier_one_said() {
+    let of = |index, epoch, mut event: Event| {
+        match &mut event {
+            Event::Announcement(said) => (said.replica.index, said.version.epoch) = (index, epoch),
+            Event::Record(said) => (said.replica.index, said.version.epoch) = (index, epoch),
+            Event::Load { report, .. } => report.version.epoch = epoch,
+            _ => {}
+        }
+        event
+    };
+    let ready = || announcement(1, ReplicaState::Ready, &["m"]);
+    let role = |state| {
+        let topic = Topic::Role(Role::Proxy);
+        Event::Record(TopicRecord { topic, replica: id(), version: version(9), state })
+    };
+    let old = [of(0, 1, ready()), of(1, 1, ready()), of(2, 1, record(1, "n", live())), of(0, 1, role(live()))];
+    let new = [of(0, 2, ready()), of(0, 2, record(1, "x", live())), of(0, 2, report(PEERS[0], 1, 0))];
+    for word in new {
+        for events in [[old.to_vec(), vec![word.clone()]].concat(), [vec![word], old.to_vec()].concat()] {
+            let directory = after(events);
+            assert!(directory.all_replicas().all(|replica| replica.version.epoch == 2), "{directory:?}");
+            assert!(!directory.knows(&model("n")));
+            assert_eq!(directory.members(Role::Proxy).count(), 0);
+        }
+    }
+}
+
+#[test]
 fn rights_limit_what_is_shown_and_the_later_certificate_counts() {
     let mut directory = after([announcement(1, ReplicaState::Ready, &["a/x", "b/y"]), rights(&["a/*"], 10)]);
     assert_eq!(names(&directory), ["a/x"]);
