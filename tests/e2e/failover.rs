@@ -44,7 +44,7 @@ impl<'a> Scene<'a> {
         for outcome in late {
             assert!(outcome.replica.as_ref().is_some_and(|replica| replica.starts_with(&left)), "{outcome:?}");
         }
-        assert_eq!(self.mesh.endpoint.chat("demo", "and now?", 4).unwrap().status, 200);
+        self.mesh.endpoint.chat("demo", "and now?", 4).unwrap().content();
         report
     }
 }

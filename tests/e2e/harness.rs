@@ -15,6 +15,9 @@ use std::time::{Duration, Instant};
 /// Longest wait for something that takes a second or two on an idle machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Pause between two looks: each may be a process of its own.
+const POLL: Duration = Duration::from_millis(50);
+
 /// Asks until there is an answer.
 ///
 /// # Panics
@@ -27,7 +30,7 @@ pub(crate) fn wait_for<T>(what: &str, deadline: Duration, mut ask: impl FnMut() 
             return answer;
         }
         assert!(start.elapsed() < deadline, "waited {deadline:?} in vain for: {what}");
-        std::thread::sleep(Duration::from_millis(20));
+        std::thread::sleep(POLL);
     }
 }
 

@@ -53,9 +53,12 @@ impl Sandbox {
         for (variable, _) in std::env::vars_os() {
             let name = variable.to_string_lossy().into_owned();
             let proxy = name.to_ascii_lowercase().ends_with("_proxy");
-            if proxy || name.starts_with("DUNLIN_") || name.starts_with("OPENAI_") || name == "RUST_LOG" {
+            if proxy || name.starts_with("DUNLIN_") || name.starts_with("OPENAI_") {
                 command.env_remove(variable);
             }
+        }
+        if let Ok(filter) = std::env::var("DUNLIN_TEST_LOG") {
+            command.env("DUNLIN_LOG", filter);
         }
         command.env(process::MARK, &self.mark);
         command
