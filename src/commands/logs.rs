@@ -134,7 +134,9 @@ async fn print(source: &Source, args: &LogsArgs, home: &Path, several: bool) -> 
     let Source { peer, replica } = source;
     let path = format!("/logs?peer={peer}&replica={replica}&tail={}&follow={}", args.tail, args.follow);
     let name = format!("{}/{replica}", &peer[peer.len().saturating_sub(8)..]);
-    let response = connect(home).await?.stream(Method::GET, &path, bytes::Bytes::new()).await;
+    // Kept while the body is read: the connection ends with it.
+    let mut client = connect(home).await?;
+    let response = client.stream(Method::GET, &path, bytes::Bytes::new()).await;
     let mut body = response.with_context(|| format!("replica {replica} of {peer}"))?.into_body();
     let mut lines = Lines { prefix: several.then(|| format!("{name} | ")), rest: Vec::new() };
     while let Some(frame) = body.frame().await {

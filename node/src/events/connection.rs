@@ -70,9 +70,8 @@ impl EventLoop {
         self.prefer_direct(peer);
         self.tell_directory(peer);
         self.dials.connected(&peer);
-        if first {
-            self.pull(peer);
-        }
+        // Also when it is a further one: a process that was killed and comes back is known by its old connection still.
+        self.pull(peer);
     }
 
     /// A relayed connection beside a direct one is only a worse way for the same requests.

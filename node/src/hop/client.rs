@@ -5,7 +5,10 @@ use super::{
     line::{Line, Link},
     server::Front,
 };
-use crate::{members::Members, stream::Control};
+use crate::{
+    members::Members,
+    stream::{Connection, Control},
+};
 use arc_swap::ArcSwapOption;
 use axum::Router;
 use libp2p::{PeerId, swarm::ConnectionId};
@@ -191,8 +194,16 @@ impl Hop {
 
     /// A link to the peer, waited for up to [`Settings::open`] if it has to be made.
     async fn link(&self, peer: PeerId) -> Result<Link, Option<Unsent>> {
-        if let Some(link) = self.shared.line(&peer).and_then(|line| line.best()) {
-            return if link.pulse.is_silent() { Err(Some(Unsent::Silent)) } else { Ok(link) };
+        if let Some(line) = self.shared.line(&peer)
+            && let Some(link) = line.best()
+        {
+            if !link.pulse.is_silent() {
+                return Ok(link);
+            }
+            // The peer may be back on another connection, as after a restart, whose link is not open yet.
+            if line.covers(self.shared.wanted(&peer)) {
+                return Err(Some(Unsent::Silent));
+            }
         }
         if !self.connected(&peer) {
             return Err(None);
@@ -210,12 +221,17 @@ impl Hop {
 }
 
 impl Shared {
-    fn prepare(shared: &Arc<Self>, peer: PeerId) {
-        let connections = shared.control.connections(&peer);
+    /// The connections that are to have a link: each direct one, or one that is relayed if there are only such.
+    fn wanted(&self, peer: &PeerId) -> impl Iterator<Item = Connection> {
+        let connections = self.control.connections(peer);
         // Direct ones come first.
         let relayed_only = connections.first().is_some_and(|best| best.relayed);
-        let wanted = connections.into_iter().take_while(|connection| connection.relayed == relayed_only);
-        for connection in wanted.take(if relayed_only { 1 } else { usize::MAX }) {
+        let wanted = connections.into_iter().take_while(move |connection| connection.relayed == relayed_only);
+        wanted.take(if relayed_only { 1 } else { usize::MAX })
+    }
+
+    fn prepare(shared: &Arc<Self>, peer: PeerId) {
+        for connection in shared.wanted(&peer) {
             let new = shared.kept.lock().unwrap_or_else(PoisonError::into_inner).insert(connection.id);
             if new {
                 shared.tasks.0.spawn(keeper::keep(Arc::clone(shared), peer, connection));

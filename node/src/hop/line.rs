@@ -77,7 +77,13 @@ impl Line {
         self.links.borrow().best().cloned()
     }
 
-    /// Waits for a link, or for the next failure to make one.
+    /// Whether there is a link on each of these connections.
+    pub(super) fn covers(&self, mut connections: impl Iterator<Item = Connection>) -> bool {
+        let links = self.links.borrow();
+        connections.all(|connection| links.open.iter().any(|link| link.connection.id == connection.id))
+    }
+
+    /// Waits for a link that isn't silent, or for the next failure to make one.
     ///
     /// # Errors
     /// The failure.
@@ -87,7 +93,7 @@ impl Line {
         loop {
             {
                 let now = links.borrow_and_update();
-                if let Some(link) = now.best() {
+                if let Some(link) = now.best().filter(|link| !link.pulse.is_silent()) {
                     return Ok(link.clone());
                 }
                 if let Some(failure) = now.failure.as_ref().filter(|_| now.failures != failures) {

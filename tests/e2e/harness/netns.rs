@@ -33,8 +33,8 @@ fn must(program: &str, args: &[&str]) {
 }
 
 /// Why this machine can't have namespaces; none if it can.
-fn unavailable() -> Option<String> {
-    let probe = format!("{PREFIX}{}-probe", std::process::id());
+fn unavailable(prefix: &str) -> Option<String> {
+    let probe = format!("{prefix}probe");
     for (program, args) in [("ip", ["netns", "add", &probe]), ("ip", ["netns", "del", &probe])] {
         match Command::new(program).args(args).output() {
             Ok(output) if output.status.success() => {}
@@ -67,12 +67,13 @@ fn remove_stale() {
 impl Lab {
     /// Nothing but a name, where namespaces can be made; else says that the test is skipped.
     pub(crate) fn new(sandbox: &Sandbox) -> Option<Self> {
-        if let Some(why) = unavailable() {
+        let prefix = format!("{PREFIX}{}-", sandbox.mark());
+        if let Some(why) = unavailable(&prefix) {
             skipped(&why);
             return None;
         }
         remove_stale();
-        Some(Self { prefix: format!("{PREFIX}{}-", sandbox.mark()), names: Vec::new() })
+        Some(Self { prefix, names: Vec::new() })
     }
 
     /// The namespace of a host.
