@@ -1,4 +1,5 @@
 //! The demo engine through its real HTTP server: what the rest of the tests rely on.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may fail loudly, helpers included")]
 
 use bytes::Bytes;
 use dunlin_agent::demo::{Adapter, Config, Engine, Faults, Speed};
