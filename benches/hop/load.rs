@@ -19,6 +19,8 @@ pub const TOKENS: u32 = 64;
 const UNARY_TOKENS: u32 = 48;
 /// Bytes of a request's body.
 const REQUEST_BYTES: usize = 1024;
+/// Receive buffer of clients that don't read: what piles up shall pile up before it.
+const SMALL_BUFFER: u32 = 16 * 1024;
 /// Longest that one answer may take before the run counts as failed.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -73,6 +75,8 @@ pub struct Outcome {
     pub errors: u64,
     /// The first of them.
     pub error: Option<String>,
+    /// Whole answers with those of the warm-up: what processor time is divided by.
+    pub all_requests: u64,
     /// Length of the run.
     pub elapsed: Duration,
 }
@@ -98,6 +102,7 @@ impl Outcome {
         self.first_us.extend(other.first_us);
         self.errors += other.errors;
         self.error = self.error.take().or(other.error);
+        self.all_requests += other.all_requests;
         self.elapsed += other.elapsed;
     }
 }
@@ -121,12 +126,43 @@ pub fn run(target: SocketAddr, request: &[u8], clients: usize, duration: Duratio
     })
 }
 
+/// One request on a connection of its own.
+pub fn once(target: SocketAddr, request: &[u8]) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        tokio::time::timeout(PATIENCE, ask(target, &mut None, request)).await??;
+        Ok(())
+    })
+}
+
+/// Sends a request every 20 ms until one is answered; how long that took.
+pub fn first_answer(target: SocketAddr, request: &[u8], since: Instant) -> Result<Duration> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut tasks = JoinSet::new();
+        while since.elapsed() < PATIENCE {
+            let request = request.to_vec();
+            tasks.spawn(async move { ask(target, &mut None, &request).await.is_ok() });
+            let next = tokio::time::sleep(Duration::from_millis(20));
+            tokio::pin!(next);
+            loop {
+                tokio::select! {
+                    () = &mut next => break,
+                    Some(Ok(true)) = tasks.join_next() => return Ok(since.elapsed()),
+                }
+            }
+        }
+        bail!("no request was answered within {PATIENCE:?}")
+    })
+}
+
 async fn client(target: SocketAddr, request: Vec<u8>, start: Instant, end: Instant) -> Outcome {
     let mut outcome = Outcome::default();
     let mut connection = None;
     while Instant::now() < end {
         let one = tokio::time::timeout(PATIENCE, ask(target, &mut connection, &request)).await;
         let now = Instant::now();
+        outcome.all_requests += u64::from(matches!(one, Ok(Ok(_))));
         if now < start || now > end {
             continue;
         }
@@ -194,6 +230,14 @@ impl Connection {
         let stream = TcpStream::connect(target).await?;
         stream.set_nodelay(true)?;
         Ok(Self { stream, buffer: Vec::with_capacity(16 * 1024), at: 0 })
+    }
+
+    /// With a small receive buffer, for a client that does not read.
+    pub async fn open_small(target: SocketAddr) -> Result<Self> {
+        let socket = tokio::net::TcpSocket::new_v4()?;
+        socket.set_recv_buffer_size(SMALL_BUFFER)?;
+        let stream = socket.connect(target).await?;
+        Ok(Self { stream, buffer: Vec::new(), at: 0 })
     }
 
     /// Sends a request and reads the first bytes of the answer, no more.
