@@ -9,8 +9,7 @@ use crate::{
     admit::gate::{Counts, Gate},
     config::EngineConfig,
     counters::Counters,
-    engine::EngineUrl,
-    metrics::pace::FRESH,
+    engine::{EngineUrl, models::served},
     output::Output,
     supervise::Process,
 };
@@ -40,14 +39,15 @@ pub(crate) struct View {
     pub(crate) reason: Option<String>,
     pub(crate) runtime: Arc<Runtime>,
     pub(crate) url: Option<EngineUrl>,
+    /// What it serves; while it starts, what it is going to serve, as far as known.
     pub(crate) models: Vec<ServedModel>,
     pub(crate) slots: u16,
 }
 
 impl View {
-    /// The model of this name, if it is served.
-    pub(crate) fn serves(&self, model: &str) -> Option<&ModelId> {
-        self.models.iter().map(|served| &served.id).find(|id| id.as_str() == model)
+    /// Whether it serves this model.
+    pub(crate) fn serves(&self, model: &ModelId) -> bool {
+        self.models.iter().any(|served| served.id == *model)
     }
 }
 
@@ -62,7 +62,7 @@ pub(crate) struct Replica {
     pub(crate) output: Arc<Output>,
     health: Mutex<Health>,
     view: watch::Sender<Arc<View>>,
-    /// The last reading of the engine's metrics.
+    /// The last reading of the engine's metrics, and until when it counts.
     reading: Mutex<Option<(EngineLoad, Instant)>>,
     /// `None` for engines that this agent didn't launch.
     process: Mutex<Option<Process>>,
@@ -85,7 +85,8 @@ impl Replica {
             reason: None,
             runtime: Arc::new(runtime),
             url: None,
-            models: Vec::new(),
+            // What is configured is known before the engine is up, so that proxies hold requests for it (C16).
+            models: served(&config.models, None),
             slots,
         };
         Self {
@@ -205,13 +206,13 @@ impl Replica {
         self.restarts.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn set_reading(&self, load: EngineLoad, now: Instant) {
-        *lock(&self.reading) = Some((load, now));
+    pub(crate) fn set_reading(&self, load: EngineLoad, until: Instant) {
+        *lock(&self.reading) = Some((load, until));
     }
     /// The last reading, unless it is too old to count (C1).
     pub(crate) fn reading(&self, now: Instant) -> Option<EngineLoad> {
         let reading = *lock(&self.reading);
-        reading.filter(|(_, at)| now.duration_since(*at) < FRESH).map(|(load, _)| load)
+        reading.filter(|(_, until)| now < *until).map(|(load, _)| load)
     }
 
     /// The whole truth for the mesh.
@@ -258,10 +259,24 @@ pub(crate) mod tests {
     #[test]
     fn old_readings_do_not_count() {
         let replica = replica(&[]);
-        let start = Instant::now();
-        replica.set_reading(EngineLoad { running: Some(0), ..EngineLoad::default() }, start);
-        assert!(replica.reading(start + Duration::from_millis(1400)).is_some());
-        assert_eq!(replica.reading(start + FRESH), None);
+        let until = Instant::now() + Duration::from_secs(2);
+        replica.set_reading(EngineLoad { running: Some(0), ..EngineLoad::default() }, until);
+        assert!(replica.reading(until - Duration::from_millis(1)).is_some());
+        assert_eq!(replica.reading(until), None);
+    }
+
+    /// C16: a proxy holds a request for a model that it knows to be starting.
+    #[test]
+    fn configured_models_are_announced_from_the_start() {
+        let replica = replica(&["tiny", "small"]);
+        let offered = |replica: &Replica| {
+            let Offer { state, models, .. } = replica.offer();
+            (state, models.iter().map(|model| model.id.to_string()).collect::<Vec<_>>())
+        };
+        let starting = (ReplicaState::Starting, vec!["tiny".to_owned(), "small".to_owned()]);
+        assert_eq!(offered(&replica), starting);
+        replica.set_serving(Err("loading".into()));
+        assert_eq!(offered(&replica), starting);
     }
 
     #[test]

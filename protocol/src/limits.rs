@@ -1,5 +1,10 @@
 //! Every bound on what a peer may say, by name. Sizes are bytes, counts are items.
 
+use std::time::Duration;
+
+/// Longest that a proxy waits for the first byte of an answer: a day, the most that its user may set, and five times
+/// that for an answer in one piece. An agent waits longer: it is the proxy that knows what its user wants.
+pub const FIRST_BYTE: Duration = Duration::from_secs(5 * 86_400);
 /// Longest model id. The longest ids on public hubs are below 140 bytes; Kubernetes label values end at 63.
 pub const MODEL_ID_BYTES: usize = 256;
 /// Longest display name of a peer.

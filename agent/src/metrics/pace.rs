@@ -1,4 +1,4 @@
-//! When an engine's metrics are read next, and until when a reading counts. Pure.
+//! When an engine's metrics are read next, and how long a reading counts. Pure.
 
 use std::time::Duration;
 
@@ -7,14 +7,21 @@ const SHARE: u32 = 20;
 /// but not later than this. A page of llama.cpp waits for the batch under way, half a second of prefill: that costs the
 /// engine nothing, and ten blind seconds would cost the routing a lot.
 const SPARED: Duration = Duration::from_secs(2);
-/// Longest pause when nothing happens. Below [`FRESH`], so that an idle engine's numbers are never old.
+/// Longest pause when nothing happens.
 const IDLE: Duration = Duration::from_secs(1);
 /// Longest pause after failures.
 const FAILED: Duration = Duration::from_secs(5);
-/// How long a reading counts (C1). After that the report goes on with the agent's own counts.
+/// Shortest that a reading counts, so that one that fails in between takes no numbers away.
 pub const FRESH: Duration = Duration::from_millis(1500);
 /// Longest that one reading may take.
 pub const DEADLINE: Duration = Duration::from_secs(1);
+
+/// How long a reading counts after which there is a pause of `pause` (C1): until the next one is there, or has failed.
+/// After that the report goes on with the agent's own counts.
+#[must_use]
+pub fn counts_for(pause: Duration) -> Duration {
+    FRESH.max(pause + DEADLINE)
+}
 
 /// What a reading came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,13 +86,35 @@ mod tests {
         assert_eq!(Pace::new(BASE).after(Outcome::Busy, Duration::from_millis(500)), SPARED);
     }
 
+    /// Or the load that proxies see would come and go with each reading.
     #[test]
-    fn an_idle_engine_is_left_in_peace_but_its_numbers_stay_fresh() {
+    fn a_reading_counts_until_the_next_one_is_there() {
+        for base in [BASE, Duration::from_secs(3)] {
+            for took in [QUICK, Duration::from_millis(50), Duration::from_millis(600), DEADLINE] {
+                for outcome in [Outcome::Busy, Outcome::Idle] {
+                    let mut pace = Pace::new(base);
+                    for _ in 0..8 {
+                        let pause = pace.after(outcome, took);
+                        assert!(counts_for(pause) >= pause + took, "{outcome:?}, {took:?}, {pause:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    /// C1: an engine that stops answering is not "last seen idle" for ever.
+    #[test]
+    fn a_reading_does_not_outlive_the_next_ones_failure() {
+        assert_eq!(counts_for(BASE), FRESH);
+        assert_eq!(counts_for(SPARED), SPARED + DEADLINE);
+    }
+
+    #[test]
+    fn an_idle_engine_is_left_in_peace() {
         let mut pace = Pace::new(BASE);
         let pauses: Vec<_> = (0..8).map(|_| pace.after(Outcome::Idle, QUICK)).collect();
         assert!(pauses.is_sorted() && pauses[0] == BASE * 2);
         assert_eq!(pauses[7], IDLE);
-        assert!(IDLE < FRESH);
         assert_eq!(pace.after(Outcome::Busy, QUICK), BASE);
     }
 

@@ -1,7 +1,7 @@
 //! Reads one engine's metrics again and again. Each engine has a task of its own, so that one that hangs delays no other.
 
 use super::{
-    pace::{DEADLINE, Outcome, Pace},
+    pace::{DEADLINE, Outcome, Pace, counts_for},
     page::Reader,
 };
 use crate::{
@@ -46,18 +46,18 @@ pub(crate) async fn poll(replica: Arc<Replica>, client: Client) {
             }
             Err(_) => None,
         };
-        let (now, generation_url) = (Instant::now(), replica.view().url.clone());
-        if let Some(load) = load
-            && generation_url.as_ref() == Some(url)
-        {
-            replica.set_reading(load, now.into_std());
-        }
+        let now = Instant::now();
         let outcome = match load {
             Some(load) if is_idle(&load, &replica) => Outcome::Idle,
             Some(_) => Outcome::Busy,
             None => Outcome::Failed,
         };
         let pause = pace.after(outcome, now - started);
+        if let Some(load) = load
+            && replica.view().url.as_ref() == Some(url)
+        {
+            replica.set_reading(load, (now + counts_for(pause)).into_std());
+        }
         rest(&replica, &mut pace, pause, outcome).await;
     }
 }

@@ -14,15 +14,19 @@ use axum::{
 };
 use dunlin_protocol::{
     announcement::ReplicaState,
-    hop::{LOAD, MODEL, REPLICA_INDEX},
+    hop::{LOAD, MODEL, REPLICA_INDEX, model_from_header},
+    id::ModelId,
+    limits,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version};
-use percent_encoding::percent_decode_str;
-use std::{borrow::Cow, sync::Arc, time::Duration, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-/// Longest time until an engine's first byte. The proxies' deadlines are far shorter; this one only keeps a request that
-/// nobody gives up from staying for ever.
-const FIRST_BYTE: Duration = Duration::from_secs(600);
+/// Longest time until an engine's first byte, an hour more than any proxy waits: giving up is the proxy's decision, whose
+/// reset aborts the request at the engine at once. This only keeps one that nobody gives up from staying for ever.
+const FIRST_BYTE: Duration = limits::FIRST_BYTE.saturating_add(Duration::from_secs(3600));
 /// What the hop puts before the engine's own path.
 const PREFIX: &str = "/engine";
 /// Questions that cost the engine next to nothing, and take no slot.
@@ -59,9 +63,9 @@ fn addressed<'a>(service: &'a Service, headers: &HeaderMap) -> Result<&'a Arc<Re
     service.replicas.get(index).ok_or_else(|| Refusal::NoReplica(text.to_owned()))
 }
 
-fn model(headers: &HeaderMap) -> Result<String, Refusal> {
+fn model(headers: &HeaderMap) -> Result<ModelId, Refusal> {
     let text = headers.get(MODEL).and_then(|value| value.to_str().ok()).ok_or(Refusal::Unaddressed)?;
-    percent_decode_str(text).decode_utf8().map(Cow::into_owned).map_err(|_| Refusal::Unaddressed)
+    model_from_header(text).map_err(|_| Refusal::Unaddressed)
 }
 
 /// Where the request goes, if this replica serves its model now.
@@ -76,7 +80,7 @@ fn target(service: &Service, replica: &Replica, headers: &HeaderMap) -> Result<E
         }
         ReplicaState::Ready => {}
     }
-    if !view.serves(&model).is_some_and(|id| service.may_serve(id)) {
+    if !view.serves(&model) || !service.may_serve(&model) {
         return Err(Refusal::Model(model));
     }
     view.url.clone().ok_or_else(|| Refusal::NotReady("the engine is gone".to_owned()))
@@ -155,3 +159,6 @@ fn relayed(
     let relay = Relay::new(body, Arc::clone(service), Arc::clone(replica), pass, meter, stream, !failed);
     Response::from_parts(head, Body::new(relay))
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,10 @@
 //! Answers of the agent's own: whose fault it is, whether another replica may be asked, and OpenAI's error shape.
 
 use axum::response::{IntoResponse, Response};
-use dunlin_protocol::hop::{FAULT, Fault, RETRY_SAFE};
+use dunlin_protocol::{
+    hop::{FAULT, Fault, RETRY_SAFE},
+    id::ModelId,
+};
 use http::{HeaderName, HeaderValue, StatusCode, header};
 use std::time::Duration;
 
@@ -13,7 +16,7 @@ pub(super) enum Refusal {
     #[error("the request names no replica and model as members do")]
     Unaddressed,
     #[error("the model `{0}` is not served here")]
-    Model(String),
+    Model(ModelId),
     #[error("the replica is not ready: {0}")]
     NotReady(String),
     #[error("all slots of the engine are taken")]

@@ -1,6 +1,10 @@
 use crate::support::{config, eventually, runs, script, start, start_with, worker};
 use dunlin_agent::{Config, supervise::Process};
-use dunlin_protocol::announcement::ReplicaState;
+use dunlin_protocol::{
+    announcement::ReplicaState,
+    hop::{FAULT, RETRY_SAFE},
+};
+use serde_json::json;
 use std::time::Duration;
 
 #[tokio::test]
@@ -68,6 +72,45 @@ async fn an_engine_may_take_its_time_to_load() {
     eventually("loading", || running.engine(0).reason.is_some_and(|reason| reason.contains("503"))).await;
     running.ready(0).await;
     assert_eq!(running.engine(0).restarts, 0);
+    running.stop().await;
+}
+
+/// C16: from the first moment on proxies know what will be served here, so that they hold requests for it.
+#[tokio::test]
+async fn a_loading_engines_models_are_known_and_their_requests_may_come_again() {
+    let mut engine = script("--load-s 1.5");
+    engine.models = vec!["tiny".parse().unwrap()];
+    let running = start(vec![engine]).await;
+    let announced = || {
+        let model = "tiny".parse().unwrap();
+        running.node.directory().read(|directory| directory.replicas(&model).map(|replica| replica.state).next())
+    };
+    eventually("announced", || announced().is_some()).await;
+    assert_eq!(announced(), Some(ReplicaState::Starting));
+    let early = running.chat("tiny", json!({})).await;
+    assert_eq!(
+        (early.status.as_u16(), early.header(FAULT), early.header(RETRY_SAFE)),
+        (503, Some("agent"), Some("yes"))
+    );
+    assert_eq!(early.json()["error"]["code"], "replica_not_ready");
+    running.ready(0).await;
+    eventually("announced as ready", || announced() == Some(ReplicaState::Ready)).await;
+    assert_eq!(running.chat("tiny", json!({})).await.status, 200);
+    running.stop().await;
+}
+
+/// C16: the same while the only engine is started again, whose models nobody configured.
+#[tokio::test]
+async fn a_restarting_engines_models_stay_known() {
+    let running = start(vec![script("--exit-after-s 0.8")]).await;
+    let announced = || {
+        let model = "tiny".parse().unwrap();
+        running.node.directory().read(|directory| directory.replicas(&model).map(|replica| replica.state).next())
+    };
+    eventually("announced as ready", || announced() == Some(ReplicaState::Ready)).await;
+    eventually("down", || running.engine(0).restarts == 1 || running.engine(0).state == ReplicaState::Starting).await;
+    eventually("announced as starting", || announced() != Some(ReplicaState::Ready)).await;
+    assert_eq!(announced(), Some(ReplicaState::Starting));
     running.stop().await;
 }
 
