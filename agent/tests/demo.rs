@@ -218,6 +218,27 @@ async fn limits_and_stop_strings_end_an_answer() {
     assert_eq!(answer["usage"]["completion_tokens"], 3000);
 }
 
+/// A newcomer's first answer takes a moment to read.
+#[tokio::test]
+async fn without_a_limit_an_answer_is_short() {
+    let demo = start(fast());
+    let mut lengths = Vec::new();
+    for number in 0..100 {
+        let ask = json!({"model": "demo", "messages": [{"role": "user", "content": format!("Question {number}")}]});
+        let (text, answer) = demo.chat(&ask).await;
+        assert_eq!(answer["choices"][0]["finish_reason"], "stop");
+        let length = answer["usage"]["completion_tokens"].as_u64().unwrap();
+        assert!((30..=80).contains(&length), "{length} tokens: {text}");
+        // It is the beginning of what the answer with room for more says.
+        let (long, _) = demo.chat(&with(ask, json!({"max_tokens": 80, "ignore_eos": true}))).await;
+        assert!(long.starts_with(&text), "{long:?} does not begin with {text:?}");
+        lengths.push(length);
+    }
+    lengths.sort_unstable();
+    lengths.dedup();
+    assert!(lengths.len() > 10, "answers differ in length: {lengths:?}");
+}
+
 #[tokio::test]
 async fn an_answer_cut_at_any_token_is_continued_to_the_same_text() {
     let demo = start(fast());

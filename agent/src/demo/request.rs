@@ -102,6 +102,8 @@ pub(super) struct Job {
     pub(super) max_tokens: u32,
     pub(super) min_tokens: u32,
     pub(super) ignore_end: bool,
+    /// No limit was given: somebody wants to see that it works, not to read a page of invented text.
+    pub(super) short: bool,
     pub(super) stops: Vec<String>,
     pub(super) stream: bool,
     pub(super) include_usage: bool,
@@ -160,6 +162,7 @@ impl Request {
             max_tokens,
             min_tokens: self.min_tokens.unwrap_or(0),
             ignore_end: self.ignore_eos.unwrap_or(false),
+            short: limit.is_none(),
             stops: self.stop.map_or_else(Vec::new, Stop::into_list),
             stream: self.stream.unwrap_or(false),
             include_usage: self.stream_options.is_some_and(|options| options.include_usage == Some(true)),

@@ -1,7 +1,10 @@
 //! The demo engine's text: every token is a function of the whole text before it, so that a continued answer can be
 //! checked character by character against an uninterrupted one.
 
-use super::vocabulary::{Kind, Token, VOCABULARY, Vocabulary};
+use super::{
+    tokenizer,
+    vocabulary::{Kind, Token, VOCABULARY, Vocabulary},
+};
 
 /// FNV-1a, 64 bit. Absorbing two texts one after the other gives what absorbing them joined gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +42,9 @@ pub(super) fn mix(number: u64) -> u64 {
 
 /// One sentence in so many is the last.
 const SENTENCES: u64 = 8;
+/// Tokens after which a short answer ends with its sentence, and at the latest.
+const SHORT: usize = 30;
+const SHORT_AT_MOST: usize = 80;
 /// One token in so many ends a sentence, stands before a comma, or is rare.
 const SENTENCE_TOKENS: u64 = 9;
 const COMMA_TOKENS: u64 = 12;
@@ -55,8 +61,8 @@ const WHAT: u64 = 4;
 #[derive(Debug, Clone)]
 pub(super) struct Generator {
     context: Context,
-    /// Tokens of the opening written so far.
-    opening: usize,
+    /// Tokens written so far.
+    written: usize,
     /// The character before the next token.
     last: char,
 }
@@ -73,7 +79,7 @@ pub(super) struct Piece {
 impl Generator {
     /// Begins an answer to `prompt`.
     pub(super) fn new(prompt: Context) -> Self {
-        Self { context: prompt, opening: 0, last: '\n' }
+        Self { context: prompt, written: 0, last: '\n' }
     }
 
     /// Goes on with an answer of which `written` is there already, and what is missing of its last token.
@@ -101,7 +107,8 @@ impl Generator {
     /// After a text that is not of this engine's making.
     fn elsewhere(prompt: Context, written: &str) -> Self {
         let last = written.chars().next_back().unwrap_or('\n');
-        Self { context: prompt.with(written), opening: VOCABULARY.opening().len() + 1, last }
+        let tokens = tokenizer::count(written).max(VOCABULARY.opening().len() + 1);
+        Self { context: prompt.with(written), written: tokens, last }
     }
 
     /// Whether the answer would end here by itself.
@@ -109,23 +116,28 @@ impl Generator {
         self.past_opening() && self.last == '.' && self.context.number(END).is_multiple_of(SENTENCES)
     }
 
+    /// Whether a short answer ends here.
+    pub(super) fn is_enough(&self) -> bool {
+        (self.written >= SHORT && self.last == '.') || self.written >= SHORT_AT_MOST
+    }
+
     /// The next token; there is always one, also past the end.
     pub(super) fn next(&mut self) -> &'static Token {
         let vocabulary = &*VOCABULARY;
-        let id = match vocabulary.opening().get(self.opening) {
+        let id = match vocabulary.opening().get(self.written) {
             Some(&id) => id,
             None => self.choose(vocabulary),
         };
-        // Beyond the opening's end by one: the sentence after it never counts as the last.
-        self.opening = (self.opening + 1).min(vocabulary.opening().len() + 1);
+        self.written += 1;
         let token = vocabulary.token(id).unwrap_or(&Token::NOTHING);
         self.context = self.context.with(token.text);
         self.last = token.text.chars().next_back().unwrap_or(self.last);
         token
     }
 
+    /// The opening itself never counts as the last sentence.
     fn past_opening(&self) -> bool {
-        self.opening > VOCABULARY.opening().len()
+        self.written > VOCABULARY.opening().len()
     }
 
     fn choose(&self, vocabulary: &Vocabulary) -> u32 {

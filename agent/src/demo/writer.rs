@@ -38,6 +38,7 @@ pub(super) struct Writer {
     max_tokens: u32,
     min_tokens: u32,
     ignore_end: bool,
+    short: bool,
     stops: Vec<String>,
     /// Generated and not given out, because a stop string may begin in it.
     held: String,
@@ -53,6 +54,7 @@ impl Writer {
             max_tokens: job.max_tokens,
             min_tokens: job.min_tokens,
             ignore_end: job.ignore_end,
+            short: job.short,
             stops: job.stops.clone(),
             held: String::new(),
         }
@@ -73,7 +75,8 @@ impl Writer {
     }
 
     fn ends_here(&self) -> bool {
-        self.missing.is_none() && !self.ignore_end && self.tokens >= self.min_tokens && self.generator.at_end()
+        let may_end = self.missing.is_none() && !self.ignore_end && self.tokens >= self.min_tokens;
+        may_end && if self.short { self.generator.is_enough() } else { self.generator.at_end() }
     }
 
     fn give(&mut self, piece: Piece, token: bool, finish: Option<Finish>) -> Step {
