@@ -75,7 +75,7 @@ pub(crate) struct Load {
 impl Load {
     /// The part of `report` that routing reads.
     pub(crate) fn new(report: &LoadReport, received: Instant) -> Self {
-        let engine = report.engine.and_then(|engine| Some(engine.running? + engine.waiting.unwrap_or(0)));
+        let engine = report.engine.and_then(|engine| Some(engine.running?.saturating_add(engine.waiting.unwrap_or(0))));
         Self {
             received,
             slots: report.slots,

@@ -94,7 +94,7 @@ fn assess_one(candidate: &Candidate, ask: &Ask<'_>, now: Instant) -> Option<Asse
     };
     // Own requests are known exactly; the report adds those of other proxies, as of when it was made.
     let busy = match believed {
-        Some(load) => (load.admitted + own.sent_since).saturating_sub(own.ended_since).max(own.in_flight),
+        Some(load) => load.admitted.saturating_add(own.sent_since).saturating_sub(own.ended_since).max(own.in_flight),
         None => own.in_flight,
     };
     let engine = believed.and_then(|load| load.engine).unwrap_or(0);

@@ -1,5 +1,8 @@
 use super::*;
-use dunlin_protocol::id::PeerId;
+use dunlin_protocol::{
+    id::{PeerId, Version},
+    load::{EngineLoad, Measured},
+};
 use proptest::prelude::*;
 use rand::{SeedableRng, rngs::StdRng};
 use std::collections::{HashMap, HashSet};
@@ -139,6 +142,29 @@ fn a_refusal_makes_it_full_whatever_the_report_says() {
     one.load = Some(load(now, 0));
     one.own.refused = true;
     assert!(!first(&[one], &ask(), now, 1).free);
+}
+
+/// A peer may say anything: sums of what it says must not overflow.
+#[test]
+fn absurd_numbers_of_a_peer_only_make_it_busy() {
+    let report = LoadReport {
+        replica: replica(1),
+        version: Version { epoch: 1, seq: 1 },
+        slots: u16::MAX,
+        in_flight: u16::MAX,
+        queued: u16::MAX,
+        draining: false,
+        measured: Measured::default(),
+        engine: Some(EngineLoad { running: Some(u32::MAX), waiting: Some(u32::MAX), ..EngineLoad::default() }),
+    };
+    let now = Instant::now();
+    let mut absurd = candidate(1);
+    absurd.load = Some(Load::new(&report, now));
+    absurd.own.sent_since = u32::MAX;
+    let idle = candidate(2);
+    for seed in 0..9 {
+        assert_eq!(first(&[absurd.clone(), idle.clone()], &ask(), now, seed).replica, replica(2));
+    }
 }
 
 #[test]
