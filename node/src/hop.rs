@@ -18,7 +18,7 @@ mod pulse;
 mod refusal;
 pub mod server;
 mod settings;
-mod stall;
+pub mod stall;
 
 pub use body::{Body, BoxError, ResponseBody, ResponseError};
 pub use budget::{Budget, Reservation};

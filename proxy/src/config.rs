@@ -34,6 +34,9 @@ pub struct Config {
     pub head: Duration,
     /// How long a client may pause while it sends a body.
     pub body_pause: Duration,
+    /// How long a client may take nothing of an answer that is there for it. Then its connection, or in HTTP/2 that
+    /// answer, is ended, so that it doesn't keep the slot of a replica.
+    pub stalled: Duration,
     /// On shutdown, how long requests in flight may go on.
     pub drain: Duration,
 }
@@ -54,6 +57,7 @@ impl Default for Config {
             connections: 8192,
             head: Duration::from_secs(65),
             body_pause: Duration::from_secs(20),
+            stalled: Duration::from_secs(30),
             drain: Duration::from_secs(30),
         }
     }

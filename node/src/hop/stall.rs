@@ -17,7 +17,7 @@ use tokio_util::task::TaskTracker;
 
 /// Who is waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Body {
+pub enum Body {
     /// The body was not polled.
     Untouched,
     /// The body has no chunk yet.
@@ -32,19 +32,21 @@ thread_local! {
 }
 
 /// Called by a body when it is polled.
-pub(super) fn note(said: Body) {
+pub fn note(said: Body) {
     SAID.set(said);
 }
 
 /// Runs the streams of one server connection, each with a watch on its reader.
 #[derive(Debug, Clone)]
-pub(super) struct Guard {
+pub struct Guard {
     tasks: TaskTracker,
     limit: Duration,
 }
 
 impl Guard {
-    pub(super) fn new(tasks: TaskTracker, limit: Duration) -> Self {
+    /// Streams run as `tasks`; a reader may take nothing for `limit`.
+    #[must_use]
+    pub fn new(tasks: TaskTracker, limit: Duration) -> Self {
         Self { tasks, limit }
     }
 }

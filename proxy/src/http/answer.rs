@@ -8,6 +8,7 @@ pub(crate) use held::{Held, Outcome};
 pub(crate) use relay::Relay;
 
 use bytes::Bytes;
+use dunlin_node::hop::stall;
 use http_body::{Frame, SizeHint};
 use std::{
     pin::Pin,
@@ -42,14 +43,16 @@ impl http_body::Body for Body {
     type Error = Broken;
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
-        match self.get_mut() {
+        let frame = match self.get_mut() {
             Self::Whole(bytes) => {
                 let bytes = std::mem::take(bytes);
                 Poll::Ready((!bytes.is_empty()).then(|| Ok(Frame::data(bytes))))
             }
             Self::Relay(relay) => Pin::new(relay.as_mut()).poll_frame(cx),
             Self::Held(held) => Pin::new(held.as_mut()).poll_frame(cx),
-        }
+        };
+        stall::note(if frame.is_pending() { stall::Body::Waits } else { stall::Body::Yielded });
+        frame
     }
 
     fn is_end_stream(&self) -> bool {

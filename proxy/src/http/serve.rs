@@ -1,14 +1,17 @@
 //! Accepting clients: how many, how long each may take, and the end.
 
+mod unread;
+
 use super::{Door, answer::Body};
 use crate::config::Config;
+use dunlin_node::hop::stall;
 use http::{Request, Response};
 use hyper::{
     body::Incoming,
     server::conn::{http1, http2},
     service::service_fn,
 };
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use socket2::{SockRef, TcpKeepalive};
 use std::{convert::Infallible, io, pin::pin, sync::Arc, time::Duration};
 use tokio::{
@@ -17,6 +20,7 @@ use tokio::{
     time,
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use unread::Unread;
 
 /// How a client that begins so is spoken to in HTTP/2; what begins otherwise is HTTP/1.
 /// Seen whole before hyper is let at it, since hyper sets no time for it.
@@ -40,6 +44,7 @@ pub(crate) struct Server {
     door: Arc<Door>,
     connections: Arc<Semaphore>,
     head: Duration,
+    stalled: Duration,
     drain: Duration,
 }
 
@@ -47,7 +52,8 @@ impl Server {
     /// Serves `door` on `listener`.
     pub(crate) fn new(listener: TcpListener, door: Arc<Door>, config: &Config) -> Self {
         let connections = Arc::new(Semaphore::new(config.connections));
-        Self { listener, door, connections, head: config.head, drain: config.drain }
+        let Config { head, stalled, drain, .. } = *config;
+        Self { listener, door, connections, head, stalled, drain }
     }
 
     /// Accepts until `shutdown`; then lets what is in flight finish, for a while.
@@ -85,7 +91,9 @@ impl Server {
         if let Err(error) = prepare(&stream) {
             tracing::debug!(%error, "socket options");
         }
-        let client = Client { door: self.door.clone(), head: self.head, stop: stop.clone(), _permit: permit };
+        let door = self.door.clone();
+        let (head, stalled, stop) = (self.head, self.stalled, stop.clone());
+        let client = Client { door, head, stalled, stop, _permit: permit };
         let abort = abort.clone();
         clients.spawn(async move {
             client.door.metrics.connections.inc();
@@ -108,6 +116,7 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
 struct Client {
     door: Arc<Door>,
     head: Duration,
+    stalled: Duration,
     stop: CancellationToken,
     _permit: OwnedSemaphorePermit,
 }
@@ -134,7 +143,7 @@ impl Client {
                 .timer(TokioTimer::new())
                 .header_read_timeout(self.head)
                 .max_buf_size(BUFFER)
-                .serve_connection(TokioIo::new(stream), service_fn(|request| self.answer(request)))
+                .serve_connection(self.socket(stream), service_fn(|request| self.answer(request)))
         );
         tokio::select! {
             done = connection.as_mut() => return done,
@@ -145,17 +154,24 @@ impl Client {
 
     async fn http2(&self, stream: TcpStream) -> hyper::Result<()> {
         let door = self.door.clone();
+        // An answer that the client gives no room ends by itself: the others on the connection go on.
+        let streams = stall::Guard::new(TaskTracker::new(), self.stalled);
         let mut connection = pin!(
-            http2::Builder::new(TokioExecutor::new())
+            http2::Builder::new(streams)
                 .timer(TokioTimer::new())
                 .max_concurrent_streams(HTTP2_STREAMS)
                 .keep_alive_interval(HTTP2_PING)
                 .max_header_list_size(BUFFER as u32)
                 .serve_connection(
-                    TokioIo::new(stream),
+                    self.socket(stream),
                     service_fn(move |request| {
                         let door = door.clone();
-                        async move { Ok::<_, Infallible>(door.answer(request).await) }
+                        async move {
+                            let answer = door.answer(request).await;
+                            // Its head waits for the client.
+                            stall::note(stall::Body::Yielded);
+                            Ok::<_, Infallible>(answer)
+                        }
                     }),
                 )
         );
@@ -164,6 +180,10 @@ impl Client {
             () = self.stop.cancelled() => connection.as_mut().graceful_shutdown(),
         }
         connection.await
+    }
+
+    fn socket(&self, stream: TcpStream) -> TokioIo<Unread> {
+        TokioIo::new(Unread::new(stream, self.stalled))
     }
 
     async fn answer(&self, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {

@@ -1,6 +1,10 @@
 //! Clients that send too much, too slowly, or not at all.
 
-use crate::{client::CHAT, engine::Engine, mesh::Mesh};
+use crate::{
+    client::{CHAT, read},
+    engine::{Engine, Play},
+    mesh::Mesh,
+};
 use http::StatusCode;
 use std::time::{Duration, Instant};
 use tokio::{
@@ -108,6 +112,74 @@ async fn a_refusal_is_readable_by_a_client_that_sends_first() {
         stream.read_exact(&mut answer).await.expect("reset before the answer");
         assert_eq!(&answer, b"HTTP/1.1 401");
     }
+}
+
+/// A client that stops reading must not keep the slot of a replica.
+#[tokio::test]
+async fn a_client_that_stops_reading_gives_the_slot_back() {
+    let mesh = Mesh::with(|config| {
+        config.stalled = Duration::from_millis(600);
+        config.hold = Duration::from_secs(5);
+    })
+    .await;
+    let long: &'static str = Box::leak(format!("data: {}\n\n", "x".repeat(900_000)).into_boxed_str());
+    let endless = Play::Stream(vec![long; 64], Duration::from_millis(1), true);
+    let engine = Engine::with_slots(1, endless.clone());
+    let _agent = mesh.agent(&["m"], 1, &engine).await;
+    let body = r#"{"model":"m","stream":true}"#;
+
+    // HTTP/1: the socket fills.
+    let mut unread = TcpStream::connect(mesh.endpoint).await.unwrap();
+    unread.write_all(post(&mesh, body).as_bytes()).await.unwrap();
+    served_after_a_stall(&mesh, &engine).await;
+    drop(unread);
+
+    // HTTP/2: the connection goes on, and the stream is given no room.
+    engine.play(endless);
+    let stream = TcpStream::connect(mesh.endpoint).await.unwrap();
+    let io = hyper_util::rt::TokioIo::new(stream);
+    let executor = hyper_util::rt::TokioExecutor::new();
+    let (mut sender, connection) = hyper::client::conn::http2::handshake(executor, io).await.unwrap();
+    tokio::spawn(connection);
+    let request = mesh.client().request(http::Method::POST, CHAT, body);
+    let unread = sender.send_request(request).await.unwrap();
+    served_after_a_stall(&mesh, &engine).await;
+    assert!(read(unread).await.broken);
+    let request = mesh.client().request(http::Method::GET, "/health", "");
+    assert_eq!(sender.send_request(request).await.unwrap().status(), StatusCode::OK, "other streams go on");
+}
+
+async fn served_after_a_stall(mesh: &Mesh, engine: &Engine) {
+    mesh.until(|_| engine.now() == 1).await;
+    engine.play(Play::Slow(Duration::from_millis(1)));
+    let since = Instant::now();
+    assert_eq!(mesh.client().chat("m").await.status, StatusCode::OK);
+    assert!(since.elapsed() >= Duration::from_millis(300), "not stalled: {:?}", since.elapsed());
+}
+
+/// A slow client is no stalled one.
+#[tokio::test]
+async fn a_client_that_reads_slowly_gets_everything() {
+    let mesh = Mesh::with(|config| config.stalled = Duration::from_secs(1)).await;
+    let long: &'static str = Box::leak(format!("data: {}\n\n", "x".repeat(900_000)).into_boxed_str());
+    let engine = Engine::new(Play::Stream([vec![long; 12], vec!["data: [DONE]\n\n"]].concat(), Duration::ZERO, true));
+    let _agent = mesh.agent(&["m"], 1, &engine).await;
+    let (mut stream, body) = (TcpStream::connect(mesh.endpoint).await.unwrap(), r#"{"model":"m","stream":true}"#);
+    stream.write_all(post(&mesh, body).as_bytes()).await.unwrap();
+    let (since, mut answer, mut piece) = (Instant::now(), Vec::new(), vec![0; 60_000]);
+    while !answer.ends_with(b"0\r\n\r\n") {
+        let read = stream.read(&mut piece).await.unwrap();
+        assert!(read > 0, "cut off after {} bytes and {:?}", answer.len(), since.elapsed());
+        answer.extend_from_slice(&piece[..read]);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(since.elapsed() > Duration::from_millis(1500), "{:?}", since.elapsed());
+}
+
+fn post(mesh: &Mesh, body: &str) -> String {
+    let key = mesh.keys.create("").unwrap().key;
+    let head = format!("POST {CHAT} HTTP/1.1\r\nhost: x\r\nx-api-key: {key}\r\ncontent-length: {}", body.len());
+    format!("{head}\r\n\r\n{body}")
 }
 
 async fn raw(mesh: &Mesh, headers: &str, body: &str) -> String {
