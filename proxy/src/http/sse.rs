@@ -6,7 +6,7 @@
 
 use bytes::{Bytes, BytesMut};
 use memchr::memmem::Finder;
-use std::sync::LazyLock;
+use std::{borrow::Cow, sync::LazyLock};
 
 /// Largest event that is held together; of a longer one the pieces go out as they come.
 const EVENT_BYTES: usize = 1 << 20;
@@ -16,16 +16,19 @@ const EVENT_BYTES: usize = 1 << 20;
 pub(crate) enum Stage {
     /// More must come.
     Open,
-    /// Every choice is finished, only the closing `[DONE]` is due.
+    /// Every choice that began is finished, only the closing `[DONE]` is due.
     Finished,
     /// The terminal event has gone by.
     Complete,
+    /// The engine itself said that it failed.
+    Failed,
 }
 
 /// A watched stream.
 #[derive(Debug)]
 pub(crate) struct Watch {
     stage: Stage,
+    choices: Choices,
     held: BytesMut,
     /// What comes next continues a line whose head has gone out.
     mid_line: bool,
@@ -33,7 +36,7 @@ pub(crate) struct Watch {
 
 impl Default for Watch {
     fn default() -> Self {
-        Self { stage: Stage::Open, held: BytesMut::new(), mid_line: false }
+        Self { stage: Stage::Open, choices: Choices::default(), held: BytesMut::new(), mid_line: false }
     }
 }
 
@@ -55,23 +58,28 @@ impl Watch {
         whole
     }
 
-    /// What was held back when the stream ended by itself.
-    pub(crate) fn rest(&mut self) -> Bytes {
-        let rest = self.held.split().freeze();
+    /// What was held back when the stream ended by itself: `Some` when it is an event that lacks only its end.
+    pub(crate) fn rest(&mut self) -> Option<Bytes> {
+        let (rest, before) = (self.held.split().freeze(), self.stage());
         self.look(&rest);
-        rest
+        (self.stage() > before).then_some(rest)
     }
 
     /// How the stream stands.
     pub(crate) fn stage(&self) -> Stage {
-        self.stage
+        let finished = if self.choices.all_finished() { Stage::Finished } else { Stage::Open };
+        self.stage.max(finished)
     }
 
     fn look(&mut self, events: &[u8]) {
         let mut start = 0;
         for end in memchr::memchr_iter(b'\n', events).chain([events.len()]) {
             if start > 0 || !self.mid_line {
-                self.stage = self.stage.max(stage_of(&events[start..end]));
+                let line = &events[start..end];
+                self.stage = self.stage.max(stage_of(line));
+                if let Some(data) = field(line, b"data:") {
+                    self.choices.look(data);
+                }
             }
             start = end + 1;
         }
@@ -83,15 +91,14 @@ impl Watch {
 fn stage_of(line: &[u8]) -> Stage {
     if let Some(data) = field(line, b"data:") {
         return match data {
-            data if data.starts_with(b"[DONE]") || data.starts_with(br#"{"error""#) => Stage::Complete,
-            data if has_finish_reason(data) => Stage::Finished,
+            data if data.starts_with(br#"{"error""#) => Stage::Failed,
+            data if data.starts_with(b"[DONE]") => Stage::Complete,
             _ => Stage::Open,
         };
     }
     match field(line, b"event:").map(<[u8]>::trim_ascii_end) {
-        Some(b"response.completed" | b"response.failed" | b"response.incomplete" | b"message_stop" | b"error") => {
-            Stage::Complete
-        }
+        Some(b"response.failed" | b"error") => Stage::Failed,
+        Some(b"response.completed" | b"response.incomplete" | b"message_stop") => Stage::Complete,
         _ => Stage::Open,
     }
 }
@@ -100,13 +107,72 @@ fn field<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     line.strip_prefix(name).map(<[u8]>::trim_ascii_start)
 }
 
-/// Whether a chunk of a chat or completion has a `finish_reason` that is text. Inside a JSON string the quotes would be
-/// escaped, so generated text is never mistaken for it.
-fn has_finish_reason(data: &[u8]) -> bool {
-    const NAME: &[u8] = br#""finish_reason":"#;
-    static FINDER: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(NAME));
-    let at = FINDER.find(data);
-    at.and_then(|at| data.get(at + NAME.len()..)).is_some_and(|value| value.trim_ascii_start().starts_with(b"\""))
+/// Which choices of a chat or completion have begun, and which of them are finished.
+#[derive(Debug)]
+struct Choices {
+    /// One bit per index. There always is a first one.
+    begun: u128,
+    finished: u128,
+    /// There are more than can be counted, so that it is never known that all are finished.
+    uncounted: bool,
+}
+
+/// What is read of an event to count choices.
+#[derive(serde::Deserialize)]
+struct Chunk<'a> {
+    #[serde(borrow, default)]
+    choices: Vec<Choice<'a>>,
+}
+
+#[derive(serde::Deserialize)]
+struct Choice<'a> {
+    #[serde(default)]
+    index: u32,
+    #[serde(borrow, default)]
+    finish_reason: Option<Cow<'a, str>>,
+}
+
+impl Default for Choices {
+    fn default() -> Self {
+        Self { begun: 1, finished: 0, uncounted: false }
+    }
+}
+
+impl Choices {
+    fn all_finished(&self) -> bool {
+        !self.uncounted && self.begun & !self.finished == 0
+    }
+
+    fn look(&mut self, data: &[u8]) {
+        if !tells_of_choices(data) {
+            return;
+        }
+        // Not JSON, or none of a chat or completion: nothing is known to be finished by it.
+        let Ok(chunk) = serde_json::from_slice::<Chunk<'_>>(data) else { return };
+        for choice in chunk.choices {
+            let Some(bit) = 1u128.checked_shl(choice.index) else {
+                self.uncounted = true;
+                continue;
+            };
+            self.begun |= bit;
+            if choice.finish_reason.is_some() {
+                self.finished |= bit;
+            }
+        }
+    }
+}
+
+/// Whether an event says more of its choices than that the first one goes on, which most events don't and need not be
+/// parsed for. Inside a JSON string the quotes would be escaped, so generated text is never mistaken for it.
+fn tells_of_choices(data: &[u8]) -> bool {
+    static REASON: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(br#""finish_reason":"#));
+    static INDEX: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(br#""index":"#));
+    let any = |finder: &Finder<'_>, is: fn(u8) -> bool| {
+        let values = finder.find_iter(data).filter_map(|at| data.get(at + finder.needle().len()..));
+        let mut firsts = values.filter_map(|value| value.trim_ascii_start().first());
+        firsts.any(|first| is(*first))
+    };
+    any(&REASON, |first| first == b'"') || any(&INDEX, |first| (b'1'..=b'9').contains(&first))
 }
 
 /// Where the last whole event ends.
@@ -131,7 +197,7 @@ mod tests {
             out.extend_from_slice(&watch.push(Bytes::copy_from_slice(piece.as_bytes())));
         }
         let (out, stage) = (String::from_utf8(out).unwrap(), watch.stage());
-        (out, stage, String::from_utf8(watch.rest().to_vec()).unwrap())
+        (out, stage, watch.rest().map(|rest| String::from_utf8(rest.to_vec()).unwrap()).unwrap_or_default())
     }
 
     #[test]
@@ -141,10 +207,18 @@ mod tests {
             "data:[DONE]\n\n",
             "event: response.completed\ndata: {}\n\n",
             "event: message_stop\r\ndata: {}\r\n\r\n",
-            "event: error\ndata: {}\n\n",
-            "data: {\"error\":{\"message\":\"x\"}}\n\n",
+            "event: response.incomplete\ndata: {}\n\n",
         ] {
             assert_eq!(run(&[complete]).1, Stage::Complete, "{complete}");
+        }
+        for failed in [
+            "event: error\ndata: {}\n\n",
+            "event: response.failed\ndata: {}\n\n",
+            "data: {\"error\":{\"message\":\"x\"}}\n\n",
+            // vLLM closes a stream properly after its error.
+            "data: {\"error\":{\"message\":\"x\"}}\n\ndata: [DONE]\n\n",
+        ] {
+            assert_eq!(run(&[failed]).1, Stage::Failed, "{failed}");
         }
         let finished = "data: {\"choices\":[{\"finish_reason\": \"length\"}]}\n\n";
         assert_eq!(run(&[finished]).1, Stage::Finished);
@@ -163,9 +237,36 @@ mod tests {
     }
 
     #[test]
+    fn every_choice_must_finish() {
+        let chunk = |index: u32, reason: &str| {
+            format!("data: {{\"choices\":[{{\"index\": {index},\"delta\":{{}},\"finish_reason\":{reason}}}]}}\n\n")
+        };
+        let (one, other) = (chunk(0, "null"), chunk(1, "null"));
+        let (one_ends, other_ends) = (chunk(0, "\"stop\""), chunk(1, "\"stop\""));
+        assert_eq!(run(&[&one, &other, &one_ends]).1, Stage::Open);
+        assert_eq!(run(&[&one, &other, &other_ends]).1, Stage::Open);
+        assert_eq!(run(&[&one, &other, &other_ends, &one_ends]).1, Stage::Finished);
+        // Two in one event.
+        let both = |a: &str, b: &str| {
+            format!(
+                "data: {{\"choices\":[{{\"index\":0,\"finish_reason\":{a}}},{{\"index\":1,\"finish_reason\":{b}}}]}}\n\n"
+            )
+        };
+        assert_eq!(run(&[&both("\"stop\"", "null")]).1, Stage::Open);
+        assert_eq!(run(&[&both("\"stop\"", "null"), &other_ends]).1, Stage::Finished);
+        // One that begins after another has finished takes the end back.
+        assert_eq!(run(&[&one_ends, &other]).1, Stage::Open);
+        // The calls of tools are counted too, and are no choices.
+        let tool =
+            "data: {\"choices\":[{\"index\":0,\"delta\":{\"tool_calls\":[{\"index\":1}]},\"finish_reason\":null}]}\n\n";
+        assert_eq!(run(&[tool, &one_ends]).1, Stage::Finished);
+    }
+
+    #[test]
     fn an_event_that_is_not_whole_is_held_back() {
         let (out, stage, rest) = run(&["data: {\"a\":1}\n\ndata: {\"b\"", ":2"]);
-        assert_eq!((out.as_str(), stage, rest.as_str()), ("data: {\"a\":1}\n\n", Stage::Open, "data: {\"b\":2"));
+        assert_eq!((out.as_str(), stage, rest.as_str()), ("data: {\"a\":1}\n\n", Stage::Open, ""));
+        assert_eq!(run(&["data: {\"a\":1}\n\ndata: [DO", "NE]"]).2, "data: [DONE]");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use http_body_util::BodyExt;
 use std::time::{Duration, Instant};
 
 const ONE: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"},\"finish_reason\":null}]}\n\n";
+const SECOND: &str = "data: {\"choices\":[{\"index\":1,\"delta\":{\"content\":\"b\"},\"finish_reason\":null}]}\n\n";
 const LAST: &str = "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
 const DONE: &str = "data: [DONE]\n\n";
 const GAP: Duration = Duration::from_millis(60);
@@ -48,8 +49,8 @@ async fn a_broken_stream_ends_with_an_error_event_and_never_with_done() {
         // In the middle of an event: what of it came is no event, and must not spoil the next.
         (vec![ONE, ONE, "data: {\"choi"], false),
         (vec![ONE, ONE, "data: {\"choi"], true),
-        // The rest may still have been to come, such as the usage.
-        (vec![ONE, ONE, LAST], false),
+        // One of two choices is finished.
+        (vec![ONE, ONE, SECOND, LAST], true),
     ];
     for (pieces, clean) in broken {
         engine.play(Play::Stream(pieces.clone(), Duration::from_millis(1), clean));
@@ -60,9 +61,32 @@ async fn a_broken_stream_ends_with_an_error_event_and_never_with_done() {
         assert!(!text.contains("[DONE]") && !text.contains("choi\n"), "{text}");
     }
     assert!(mesh.metric("dunlin_proxy_broken_answers_total").await >= 5.0);
-    // Finished in all but the last word.
-    engine.play(Play::Stream(vec![ONE, LAST], Duration::from_millis(1), true));
+    // Finished in all but the last word, however the connection ended.
+    for clean in [true, false] {
+        engine.play(Play::Stream(vec![ONE, LAST], Duration::from_millis(1), clean));
+        assert_eq!(mesh.client().stream("m").await.text(), [ONE, LAST, DONE].concat(), "{clean}");
+    }
+    // Of a further event only a part came.
+    engine.play(Play::Stream(vec![ONE, LAST, "data: {\"usa"], Duration::from_millis(1), true));
     assert_eq!(mesh.client().stream("m").await.text(), [ONE, LAST, DONE].concat());
+    // The last event lacks the empty line behind it.
+    engine.play(Play::Stream(vec![ONE, LAST.trim_end()], Duration::from_millis(1), true));
+    assert_eq!(mesh.client().stream("m").await.text(), [ONE, LAST, DONE].concat());
+}
+
+/// An engine that says that it failed has not succeeded: earlier failures still count.
+#[tokio::test]
+async fn an_error_in_a_stream_forgives_no_earlier_failure() {
+    let mesh = Mesh::new().await;
+    let engine = Engine::new(Play::Hang);
+    let _agent = mesh.agent(&["m"], 64, &engine).await;
+    for _ in 0..3 {
+        engine.play(Play::Stream(vec![ONE], Duration::from_millis(1), false));
+        mesh.client().stream("m").await;
+        engine.play(Play::Stream(vec![ONE, "data: {\"error\":{\"message\":\"x\"}}\n\n", DONE], Duration::ZERO, true));
+        assert!(mesh.client().stream("m").await.text().ends_with(DONE));
+    }
+    assert_eq!(mesh.metric("dunlin_proxy_ejections_total").await, 1.0);
 }
 
 #[tokio::test]

@@ -20,6 +20,9 @@ use std::{
     task::{Context, Poll, ready},
 };
 
+/// How OpenAI's streams end.
+const DONE: &[u8] = b"data: [DONE]\n\n";
+
 /// Passes the bytes on as they come. Holds the replica's slot until the end, however it comes, and sees to it that a
 /// stream that broke off doesn't look like one that ended.
 pub(crate) struct Relay {
@@ -99,15 +102,43 @@ impl Relay {
             self.succeeded();
             return None;
         };
-        let rest = watch.rest();
+        let rest = watch.rest().map(|event| [event.as_ref(), b"\n\n"].concat()).unwrap_or_default();
         let closing = match (watch.stage(), dialect) {
-            (Stage::Complete, _) => rest,
+            (Stage::Complete | Stage::Failed, _) => rest,
             // Some engines leave it out; the answer is whole, and clients wait for it.
-            (Stage::Finished, Dialect::OpenAi) => join(&rest, b"data: [DONE]\n\n"),
+            (Stage::Finished, Dialect::OpenAi) => [rest.as_slice(), DONE].concat(),
             _ => return Some(self.broke_off(dialect)),
         };
-        self.succeeded();
-        (!closing.is_empty()).then(|| Frame::data(closing))
+        self.end_of_stream(watch.stage());
+        (!closing.is_empty()).then(|| Frame::data(closing.into()))
+    }
+
+    /// The connection broke under an event stream. `Some` for what is still to be sent.
+    fn cut(&mut self, watch: &Watch, dialect: Dialect) -> Option<Frame<Bytes>> {
+        match (watch.stage(), dialect) {
+            // Its terminal event has gone out: the answer is whole, whatever became of the connection.
+            (stage @ (Stage::Complete | Stage::Failed), _) => {
+                self.end_of_stream(stage);
+                None
+            }
+            // All that was generated has gone out.
+            (Stage::Finished, Dialect::OpenAi) => {
+                self.rest = None;
+                self.release();
+                Some(Frame::data(Bytes::from_static(DONE)))
+            }
+            _ => Some(self.broke_off(dialect)),
+        }
+    }
+
+    /// An engine that said that it failed has not succeeded; whose fault it was isn't known.
+    fn end_of_stream(&mut self, stage: Stage) {
+        self.rest = None;
+        if stage == Stage::Failed {
+            self.release();
+        } else {
+            self.succeeded();
+        }
     }
 
     fn succeeded(&mut self) {
@@ -134,10 +165,6 @@ impl Relay {
         }
         self.release();
     }
-}
-
-fn join(a: &[u8], b: &[u8]) -> Bytes {
-    [a, b].concat().into()
 }
 
 impl Body for Relay {
@@ -171,13 +198,7 @@ impl Body for Relay {
                 },
                 Some(Err(_)) => {
                     let last = match this.watch.take() {
-                        // Its terminal event has gone out: the answer is whole, whatever became of the connection.
-                        Some((watch, _)) if watch.stage() == Stage::Complete => {
-                            this.rest = None;
-                            this.succeeded();
-                            None
-                        }
-                        Some((_, dialect)) => Some(Ok(this.broke_off(dialect))),
+                        Some((watch, dialect)) => this.cut(&watch, dialect).map(Ok),
                         None => {
                             this.fail();
                             Some(Err(Broken))
