@@ -7,9 +7,11 @@
 mod entry;
 mod peers;
 mod shared;
+mod unproven;
 
 pub use peers::{PeerView, Reachability, Rights};
 pub use shared::SharedDirectory;
+pub use unproven::Stranger;
 
 use dunlin_protocol::{
     announcement::{Announcement, ReplicaState, ServedModel},
@@ -26,6 +28,7 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     time::{Duration, Instant},
 };
+use unproven::Unproven;
 
 /// How long a record or announcement counts after its version was first seen. A replayed copy does not lengthen it:
 /// peers refresh with a new version every three minutes.
@@ -89,6 +92,11 @@ pub enum Event {
         /// The peer.
         peer: PeerId,
     },
+    /// The peer could not be connected to.
+    Unreachable {
+        /// The peer.
+        peer: PeerId,
+    },
     /// A round trip to the peer was measured.
     RoundTrip {
         /// The peer.
@@ -130,6 +138,7 @@ pub struct Directory {
     by_model: HashMap<ModelId, BTreeSet<ReplicaId>>,
     roles: BTreeMap<Role, HashMap<PeerId, RoleEntry>>,
     peers: HashMap<PeerId, PeerEntry>,
+    unproven: Unproven,
 }
 
 /// A peer's newest record of one role.
@@ -142,15 +151,27 @@ struct RoleEntry {
 
 impl Directory {
     /// Takes in what was learnt at `now`. Returns whether a reader could see a difference.
+    ///
+    /// What a peer says counts from the moment on that its certificate is known; until then a little of it is kept, and
+    /// shown to nobody.
     pub fn apply(&mut self, event: Event, now: Instant) -> bool {
+        if let Some(peer) = event.speaker().filter(|peer| !self.is_proven(peer)) {
+            self.unproven.hold(peer, event, now);
+            return false;
+        }
         match event {
             Event::Record(record) => self.apply_record(record, now),
             Event::Announcement(announcement) => self.apply_announcement(announcement, now),
             Event::Load { from, report } => self.apply_load(from, report, now),
-            Event::Member { peer, rights } => {
-                self.edit_peer(peer, |entry| entry.take_rights(rights)) && self.rebuild_peer(peer)
+            Event::Member { peer, rights } => self.apply_rights(peer, rights, now),
+            Event::Revoked { peer } => {
+                self.unproven.take(&peer);
+                self.edit_peer(peer, PeerEntry::revoke) && self.rebuild_peer(peer)
             }
-            Event::Revoked { peer } => self.edit_peer(peer, PeerEntry::revoke) && self.rebuild_peer(peer),
+            Event::Unreachable { peer } => {
+                // Whoever waits to see it proven need not.
+                !self.unproven.take(&peer).is_empty()
+            }
             Event::Connected { peer, relayed } => self.edit_reachability(peer, |entry| entry.connected(relayed)),
             Event::Disconnected { peer } => self.edit_reachability(peer, PeerEntry::disconnected),
             Event::Suspect { peer } => self.edit_reachability(peer, PeerEntry::suspect),
@@ -204,6 +225,30 @@ impl Directory {
         entries.into_iter().flatten().filter(|(_, entry)| entry.live).map(|(peer, _)| *peer)
     }
 
+    /// Whether a certificate of `peer` is known, so that what it says counts.
+    #[must_use]
+    pub fn is_proven(&self, peer: &PeerId) -> bool {
+        self.peers.get(peer).is_some_and(PeerEntry::is_proven)
+    }
+
+    /// Peers that said something without being proven members, in no order. A connection would prove them.
+    pub fn strangers(&self) -> impl Iterator<Item = Stranger> {
+        self.unproven.strangers()
+    }
+
+    /// Whether any of the strangers registered `topic`.
+    #[must_use]
+    pub fn awaits(&self, topic: &Topic) -> bool {
+        self.unproven.registers(topic)
+    }
+
+    /// Where the newest record of `peer` says that it listens, whether it is proven or not.
+    #[must_use]
+    pub fn addresses(&self, peer: &PeerId) -> &[Multiaddr] {
+        let addresses = self.peers.get(peer).map(PeerEntry::addresses).unwrap_or_default();
+        if addresses.is_empty() { self.unproven.addresses(peer) } else { addresses }
+    }
+
     /// When the newest load report of `peer` came, whatever replica it was about.
     #[must_use]
     pub fn last_report(&self, peer: &PeerId) -> Option<Instant> {
@@ -219,6 +264,9 @@ impl Directory {
     /// The newest version that is known of a topic's record.
     #[must_use]
     pub fn record_version(&self, topic: &Topic, replica: &ReplicaId) -> Option<Version> {
+        if !self.is_proven(&replica.peer) {
+            return self.unproven.record_version(topic, replica);
+        }
         match topic {
             Topic::Model(model) => self.replicas.get(replica)?.record_version(model),
             Topic::Role(role) => Some(self.roles.get(role)?.get(&replica.peer)?.version),
@@ -229,6 +277,9 @@ impl Directory {
     /// The version of the newest announcement of `replica`.
     #[must_use]
     pub fn announced_version(&self, replica: &ReplicaId) -> Option<Version> {
+        if !self.is_proven(&replica.peer) {
+            return self.unproven.announced_version(replica);
+        }
         self.replicas.get(replica).and_then(Entry::announced_version)
     }
 
@@ -240,6 +291,7 @@ impl Directory {
 
     /// Forgets what is past its time. Returns whether a reader could see a difference.
     pub fn expire(&mut self, now: Instant) -> bool {
+        self.unproven.expire(now);
         for entries in self.roles.values_mut() {
             entries.retain(|_, entry| entry.expires > now);
         }
@@ -254,6 +306,17 @@ impl Directory {
             entry.indices.retain(|&index| replicas.contains_key(&ReplicaId { peer: *peer, index }));
             !entry.forgettable(now) || roles.values().any(|members| members.contains_key(peer))
         });
+        changed
+    }
+
+    fn apply_rights(&mut self, peer: PeerId, rights: Rights, now: Instant) -> bool {
+        if !self.edit_peer(peer, |entry| entry.take_rights(rights)) {
+            return false;
+        }
+        let mut changed = self.rebuild_peer(peer);
+        for event in self.unproven.take(&peer) {
+            changed |= self.apply(event, now);
+        }
         changed
     }
 
@@ -407,6 +470,17 @@ impl Directory {
             if self.by_model.len() < MODELS || self.by_model.contains_key(model.as_str()) {
                 self.by_model.entry(model).or_default().insert(id);
             }
+        }
+    }
+}
+
+impl Event {
+    /// The peer that signed what was learnt, where it is a peer's own word.
+    pub(crate) fn speaker(&self) -> Option<PeerId> {
+        match self {
+            Self::Record(record) => Some(record.replica.peer),
+            Self::Announcement(announcement) => Some(announcement.replica.peer),
+            _ => None,
         }
     }
 }

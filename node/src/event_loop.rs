@@ -77,6 +77,8 @@ pub(crate) struct EventLoop {
     pub(crate) duplicates: Vec<PeerId>,
     /// When anything was last offered that had changed.
     pub(crate) offered: Option<Instant>,
+    /// When the own certificate was last gossiped together with an announcement.
+    pub(crate) vouched: Option<Instant>,
     /// Of the certificate that this process started with.
     pub(crate) issued_at: u64,
 }
@@ -170,6 +172,9 @@ impl EventLoop {
     }
 
     pub(crate) fn learn(&self, event: directory::Event) {
+        if let Some(peer) = event.speaker() {
+            self.vouch_for(&peer);
+        }
         self.shared.directory.apply(event, Instant::now());
     }
 
@@ -198,10 +203,7 @@ impl EventLoop {
             self.dials.failed(peer, &ConnectError::Refused(peer), true, now);
             return;
         }
-        let recorded = self
-            .shared
-            .directory
-            .read(|directory| directory.peer(&peer).map(|view| view.addresses.to_vec()).unwrap_or_default());
+        let recorded = self.shared.directory.read(|directory| directory.addresses(&peer).to_vec());
         let addresses = addresses::preferred(self.book.of(&peer, &recorded));
         let dial = DialOpts::peer_id(peer)
             .addresses(addresses)

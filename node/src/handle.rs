@@ -2,7 +2,7 @@
 
 use crate::{
     addresses, clock,
-    directory::{self, SharedDirectory},
+    directory::{self, Directory, SharedDirectory},
     gossip::MeshMessage,
     hop::Hop,
     issuer::{self, InvitationOptions, Issuer},
@@ -12,7 +12,7 @@ use crate::{
 use arc_swap::ArcSwap;
 use dunlin_protocol::{
     announcement::{ReplicaState, ServedModel, SignedAnnouncement},
-    id::{MeshId, PeerId, ReplicaId, RuntimeName, Version},
+    id::{MeshId, PeerId, ReplicaId, Role, Roles, RuntimeName, Version},
     invitation::Token,
     limits,
     load::LoadReport,
@@ -27,12 +27,14 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 /// Commands that wait for the event loop. It takes one in microseconds; a caller waits for room when it is full.
 pub(crate) const COMMANDS: usize = 256;
+/// Longest time that a look-up waits for a connection to one of those it found.
+const MEET: Duration = Duration::from_millis(1500);
 
 /// The whole truth about one replica of this process, as its agent knows it. Replaces what was said before.
 #[derive(Debug, Clone, PartialEq)]
@@ -147,6 +149,8 @@ pub(crate) struct Shared {
     pub(crate) peer_id: PeerId,
     pub(crate) mesh: MeshId,
     pub(crate) epoch: u64,
+    /// Roles that this process plays.
+    pub(crate) roles: Roles,
     pub(crate) members: Members,
     pub(crate) hop: Hop,
     /// Where the mesh key lies.
@@ -206,15 +210,35 @@ impl Handle {
     }
 
     /// Looks `topic` up in the DHT once (at most two seconds); verified records go into the directory. Look-ups of one
-    /// topic at the same time are joined. Returns the number of live records found.
+    /// topic at the same time are joined. Returns the number of live records found, members' or not.
+    ///
+    /// On a proxy, which connects to whom it finds, this waits until one of them proves to be a member that serves the
+    /// topic, a second and a half at most.
     ///
     /// # Errors
     /// [`LookupError::Busy`] with too many look-ups of different topics under way; the node has stopped.
     pub async fn look_up(&self, topic: Topic) -> Result<usize, LookupError> {
         let (answer, answered) = oneshot::channel();
+        let asked = topic.clone();
         let sent = self.0.commands.send(Command::LookUp { topic, answer }).await;
         sent.map_err(|_| LookupError::Stopped)?;
-        answered.await.map_err(|_| LookupError::Stopped)?
+        let found = answered.await.map_err(|_| LookupError::Stopped)??;
+        if found > 0 && self.0.roles.contains(Role::Proxy) {
+            self.meet(&asked).await;
+        }
+        Ok(found)
+    }
+
+    /// Waits until a replica of `topic` is on show, or none of those that registered it is still to be met.
+    async fn meet(&self, topic: &Topic) {
+        let mut changes = self.0.directory.changed();
+        let met = |directory: &Directory| match topic {
+            Topic::Model(model) => directory.knows(model) || !directory.awaits(topic),
+            Topic::Role(_) | Topic::Job(_) => true,
+        };
+        let met = async { while !self.0.directory.read(met) && changes.changed().await.is_ok() {} };
+        // Without them the answer is that there is none.
+        let _ = tokio::time::timeout(MEET, met).await;
     }
 
     /// Connects to `peer` at the addresses that the directory or an earlier connection knows. At once when connected;

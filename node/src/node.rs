@@ -116,6 +116,7 @@ impl Node {
             peer_id: own.peer,
             mesh: own.mesh,
             epoch,
+            roles,
             members: mesh.members.clone(),
             hop: hop.clone(),
             issuer: mesh.issuer.clone(),
@@ -161,6 +162,7 @@ impl Node {
             report_interval: gossip::REPORT_INTERVAL,
             duplicates: Vec::new(),
             offered: None,
+            vouched: None,
             issued_at: own.issued_at,
         });
         event_loop.await_listeners(config.listen.len(), LISTENING).await;

@@ -116,9 +116,12 @@ impl PeerEntry {
         self.addresses.as_ref().map_or(&[], |addresses| &addresses.list)
     }
 
-    /// Unknown rights forbid nothing: no peer gets a request before it was admitted, and then they are known.
+    pub(super) fn is_proven(&self) -> bool {
+        self.rights.is_some()
+    }
+
     pub(super) fn may_serve(&self, model: &ModelId) -> bool {
-        self.rights.as_ref().is_none_or(|rights| rights.agent && rights.models.allows(model))
+        self.rights.as_ref().is_some_and(|rights| rights.agent && rights.models.allows(model))
     }
 
     pub(super) fn take_rights(&mut self, rights: Rights) -> bool {

@@ -70,8 +70,18 @@ fn rights(patterns: &[&str], issued_at: u64) -> Event {
     Event::Member { peer: PEERS[0], rights: Rights { agent: true, models, issued_at } }
 }
 
+/// A directory that knows all peers as members with every right.
+fn met() -> Directory {
+    let mut directory = Directory::default();
+    for peer in PEERS.iter() {
+        let rights = Rights { agent: true, models: Models::Any, issued_at: 0 };
+        directory.apply(Event::Member { peer: *peer, rights }, Instant::now());
+    }
+    directory
+}
+
 fn after(events: impl IntoIterator<Item = Event>) -> Directory {
-    let (mut directory, now) = (Directory::default(), Instant::now());
+    let (mut directory, now) = (met(), Instant::now());
     for event in events {
         directory.apply(event, now);
     }
@@ -142,6 +152,50 @@ fn load_of_an_earlier_process_is_not_shown() {
 }
 
 #[test]
+fn words_of_unknown_peers_are_shown_to_nobody_and_take_little_room() {
+    let (mut directory, now) = (Directory::default(), Instant::now());
+    directory.apply(record(1, "real", live()), now);
+    let peers: Vec<PeerId> = (0..2 * REPLICAS_PER_PEER + 2 * unproven::PEERS).map(|_| PeerId::random()).collect();
+    for (nth, peer) in peers.iter().enumerate() {
+        let replica = ReplicaId { peer: *peer, index: 0 };
+        for mut event in [announcement(1, ReplicaState::Ready, &["fake"]), record(2, "fake", live())] {
+            match &mut event {
+                Event::Announcement(said) => said.replica = replica,
+                Event::Record(said) => said.replica = replica,
+                _ => {}
+            }
+            assert!(!directory.apply(event.clone(), now));
+        }
+        assert!(directory.strangers().count() <= unproven::PEERS, "{nth}");
+    }
+    assert_eq!((directory.all_replicas().count(), directory.models().count(), directory.peers().count()), (0, 0, 0));
+    // The newest ones wait, and are worth a dial.
+    let newest = *peers.last().unwrap();
+    assert!(directory.strangers().any(|stranger| stranger == Stranger { peer: newest, proxy: false, agent: true }));
+    assert_eq!(directory.addresses(&newest).len(), 1);
+    assert!(directory.awaits(&Topic::Model(model("fake"))) && !directory.awaits(&Topic::Model(model("real"))));
+    directory.apply(Event::Unreachable { peer: newest }, now);
+    assert!(directory.strangers().all(|stranger| stranger.peer != newest));
+    directory.expire(now + EXPIRY);
+    assert_eq!(directory.strangers().count(), 0);
+}
+
+#[test]
+fn words_count_once_their_peer_proves_a_member_and_within_its_rights() {
+    let mut directory = Directory::default();
+    let now = Instant::now();
+    for event in [record(1, "a/x", live()), announcement(2, ReplicaState::Ready, &["a/x", "b/y"])] {
+        directory.apply(event, now);
+    }
+    // Known already, so not worth verifying again.
+    assert_eq!(directory.announced_version(&id()), Some(version(2)));
+    assert_eq!(directory.record_version(&Topic::Model(model("a/x")), &id()), Some(version(1)));
+    assert!(directory.apply(rights(&["a/*"], 1), now));
+    assert_eq!(names(&directory), ["a/x"]);
+    assert_eq!((directory.strangers().count(), directory.addresses(&id().peer).len()), (0, 1));
+}
+
+#[test]
 fn a_new_process_of_a_peer_ends_what_its_earlier_one_said() {
     let of = |index, epoch, mut event: Event| {
         match &mut event {
@@ -199,7 +253,7 @@ fn connections_change_reachability_and_nothing_else() {
 
 #[test]
 fn what_is_not_refreshed_is_forgotten() {
-    let (mut directory, start) = (Directory::default(), Instant::now());
+    let (mut directory, start) = (met(), Instant::now());
     directory.apply(record(1, "m", live()), start);
     directory.apply(report(PEERS[0], 1, 1), start);
     // A replay does not lengthen its life.
@@ -213,7 +267,7 @@ fn what_is_not_refreshed_is_forgotten() {
 
 #[test]
 fn one_peer_cannot_fill_the_directory() {
-    let mut directory = Directory::default();
+    let mut directory = met();
     for index in 0..u16::try_from(REPLICAS_PER_PEER).unwrap() + 10 {
         let replica = ReplicaId { peer: PEERS[0], index };
         let topic = Topic::Model(model("m"));
@@ -225,7 +279,7 @@ fn one_peer_cannot_fill_the_directory() {
 
 #[test]
 fn two_living_epochs_of_one_peer_are_noticed() {
-    let (mut directory, now) = (Directory::default(), Instant::now());
+    let (mut directory, now) = (met(), Instant::now());
     directory.apply(report(PEERS[0], 1, 1), now);
     let Event::Load { from, report: mut newer } = report(PEERS[0], 1, 1) else { panic!() };
     newer.version.epoch = 2;
@@ -324,7 +378,7 @@ proptest! {
         repeated in prop::collection::vec(any::<Index>(), 0..20),
     ) {
         let now = Instant::now();
-        let (mut one, mut other) = (Directory::default(), Directory::default());
+        let (mut one, mut other) = (met(), met());
         for event in events.clone() {
             one.apply(event, now);
         }
@@ -342,7 +396,7 @@ proptest! {
 
     #[test]
     fn the_index_always_agrees_with_the_replicas(events in prop::collection::vec(any_statement(), 0..60)) {
-        let mut directory = Directory::default();
+        let mut directory = met();
         for event in events {
             directory.apply(event, Instant::now());
             for model in directory.models() {

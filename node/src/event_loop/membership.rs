@@ -23,6 +23,14 @@ impl EventLoop {
         }
     }
 
+    /// Tells the directory of a membership that it does not know, or forgot since the peer was last heard of.
+    pub(super) fn vouch_for(&self, peer: &PeerId) {
+        let proven = self.shared.directory.read(|directory| directory.is_proven(peer));
+        if !proven && self.members.check(peer, clock::unix_s()).is_ok() {
+            self.tell_rights(*peer);
+        }
+    }
+
     /// Ends the connections of members whose certificates have ended.
     pub(super) fn close_expired(&mut self) {
         let unix_s = clock::unix_s();

@@ -18,6 +18,8 @@ use tokio_util::sync::CancellationToken;
 
 /// Longest time that the end of a node may take.
 const FAREWELL: Duration = Duration::from_secs(2);
+/// Shortest time between two tellings of the own certificate with announcements that follow each other closely.
+const VOUCH: Duration = Duration::from_secs(60);
 /// Time that the last gossip gets to leave its queues.
 const FLUSH: Duration = Duration::from_millis(100);
 
@@ -50,6 +52,9 @@ impl EventLoop {
 
     /// Gossips and puts what follows from a change of this process's own state.
     pub(crate) fn say(&mut self, statements: Vec<Statement>) {
+        if statements.iter().any(|statement| matches!(statement, Statement::Announce { .. })) {
+            self.vouch_for_self(Instant::now());
+        }
         for statement in statements {
             match statement {
                 Statement::Announce { announcement, signed } => {
@@ -60,6 +65,16 @@ impl EventLoop {
             }
         }
         self.shared.announced.store(Arc::new(self.registration.announcements()));
+    }
+
+    /// Gossips the own certificate ahead of what it is needed for: what peers say counts only where theirs is known.
+    fn vouch_for_self(&mut self, now: Instant) {
+        if self.vouched.is_some_and(|at| now.saturating_duration_since(at) < VOUCH) {
+            return;
+        }
+        self.vouched = Some(now);
+        let chain = Chain::clone(&self.members.own_chain());
+        self.publish(&MeshMessage::Certificate(chain));
     }
 
     pub(super) fn put(&mut self, topic: &Topic, value: Vec<u8>) {

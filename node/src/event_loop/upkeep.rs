@@ -146,7 +146,10 @@ impl EventLoop {
             let proxies = directory.members(Role::Proxy).filter(|_| proxy || agent);
             let agents = directory.members(Role::Agent).filter(|_| proxy);
             let replicas = directory.all_replicas().map(|replica| replica.id.peer).filter(|_| proxy);
-            proxies.chain(agents).chain(replicas).collect()
+            // To connect with them is the way to find out whether they are members.
+            let wanted = |it: &directory::Stranger| (it.proxy && (proxy || agent)) || (it.agent && proxy);
+            let strangers = directory.strangers().filter(wanted).map(|stranger| stranger.peer);
+            proxies.chain(agents).chain(replicas).chain(strangers).collect()
         });
         let missing = wanted.into_iter().filter(|peer| {
             *peer != own

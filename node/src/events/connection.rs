@@ -142,6 +142,7 @@ impl EventLoop {
             error => ConnectError::Failed { peer, cause: error.to_string() },
         };
         self.dials.failed(peer, &error, refused, now);
+        self.learn(directory::Event::Unreachable { peer });
     }
 
     fn on_listeners(&mut self) {

@@ -34,6 +34,7 @@ impl EventLoop {
         let since = connections.iter().map(|connection| connection.since).min();
         if self.offered.zip(since).is_some_and(|(offered, since)| offered >= since) {
             self.due.announce_again.get_or_insert(Instant::now() + SETTLE);
+            self.vouched = None;
         }
     }
 
@@ -76,20 +77,25 @@ impl EventLoop {
         }
     }
 
-    /// A certificate counts when it is later than the one that its peer was admitted with.
+    /// A certificate counts when it is later than the one that is known of its peer. It needs no connection: the mesh's
+    /// key has signed it.
     fn on_certificate(&self, chain: &Chain) -> MessageAcceptance {
         let Ok(membership) = chain.verify(clock::unix_s(), &self.shared.mesh) else {
             return MessageAcceptance::Reject;
         };
         let peer = membership.peer;
         let known = self.members.get(&peer).map(|known| known.issued_at);
-        if peer == self.shared.peer_id || known.is_some_and(|issued_at| issued_at >= membership.issued_at) {
+        if peer == self.shared.peer_id
+            || known.is_some_and(|known| known > membership.issued_at)
+            || self.members.is_revoked(&membership)
+        {
             return MessageAcceptance::Ignore;
         }
-        if known.is_some() {
+        if known != Some(membership.issued_at) {
             self.members.insert(membership, ListVersion::default());
             self.tell_rights(peer);
         }
+        // Known here does not mean known there: others have not met this peer.
         MessageAcceptance::Accept
     }
 }

@@ -9,12 +9,17 @@ use crate::{
     victim::SOON,
 };
 use axum::{Router, routing::any};
-use dunlin_node::{Config, Node, clock, gossip, hop};
+use dunlin_node::{
+    Config, Node, clock,
+    gossip::{self, MeshMessage},
+    hop,
+};
 use dunlin_protocol::{
-    announcement::ReplicaState,
+    announcement::{Announcement, ReplicaState, SignedAnnouncement},
     hop::{MODEL, REPLICA_INDEX},
-    id::Role,
+    id::{ReplicaId, Role, RuntimeName, Version},
     pattern::{Models, Pattern},
+    record::Continuation,
 };
 use futures::StreamExt;
 use http::StatusCode;
@@ -38,6 +43,7 @@ over_tcp_and_quic!(
     a_member_revoked_while_connected_is_put_out,
     a_model_outside_the_certificate_is_not_registered,
     a_record_about_somebody_else_is_not_stored,
+    replicas_of_made_up_peers_are_not_listed,
     a_load_report_about_somebody_else_does_not_count,
     a_member_without_the_role_proxy_sends_no_inference,
 );
@@ -129,6 +135,45 @@ async fn a_record_about_somebody_else_is_not_stored(listen: &str) {
     let own = thief.record("m", live(&["/ip4/10.0.0.1/tcp/1"]));
     thief.put("m", &[own], &mesh.first).await;
     look_up_until(&mesh.first, "m", 1, SOON).await;
+}
+
+/// Keys cost nothing, and each can sign an announcement of itself: what counts is the certificate.
+async fn replicas_of_made_up_peers_are_not_listed(listen: &str) {
+    let mesh = Mesh::new(&[listen]).await;
+    let agent = mesh.member_on(&[Role::Agent], &[listen], &[&mesh.first]).await;
+    let mut liar = Light::new(&mesh, roles(&[Role::Agent]), Models::Any);
+    liar.connect(&mesh.first).await;
+    liar.swarm.behaviour_mut().gossip.subscribe(&gossip::mesh_topic()).unwrap();
+    liar.idle(Duration::from_millis(500)).await;
+    let announce = |keypair: &Keypair| {
+        let announcement = Announcement {
+            replica: ReplicaId { peer: keypair.public().to_peer_id(), index: 0 },
+            version: Version { epoch: 1, seq: 1 },
+            state: ReplicaState::Ready,
+            runtime: RuntimeName::new("demo").unwrap(),
+            continuation: Continuation::None,
+            slots: 4,
+            models: offer(0, ReplicaState::Ready, &["fake"]).models,
+        };
+        let signed = SignedAnnouncement::sign(&announcement, keypair).unwrap();
+        MeshMessage::Announcement(signed).encode().unwrap()
+    };
+    let mut said: Vec<_> = (0..20).map(|_| announce(&Keypair::generate_ed25519())).collect();
+    // Its word about itself comes last, so that all others came when it has.
+    said.push(announce(&liar.keypair));
+    for data in said {
+        liar.swarm.behaviour_mut().gossip.publish(gossip::mesh_topic(), data).expect("members listen");
+    }
+    let listed = || mesh.first.handle.directory().read(|known| known.replicas(&model("fake")).count());
+    let start = std::time::Instant::now();
+    while listed() == 0 {
+        assert!(start.elapsed() < SOON, "nothing arrived");
+        liar.idle(Duration::from_millis(20)).await;
+    }
+    liar.idle(Duration::from_millis(200)).await;
+    assert_eq!(listed(), 1);
+    agent.handle.offer(offer(0, ReplicaState::Ready, &["m"])).await;
+    until("listed", SOON, || knows_replica(&mesh.first, "m", &agent)).await;
 }
 
 async fn a_load_report_about_somebody_else_does_not_count(listen: &str) {

@@ -47,7 +47,7 @@ async fn a_record_is_found_from_any_member_and_withdrawn() {
     agent.handle.offer(offer(0, ReplicaState::Ready, &["m", "n"])).await;
     let bystander = mesh.member(&[Role::Orchestrator], &[&mesh.first]).await;
     look_up_until(&bystander, "m", 1, SOON).await;
-    assert!(knows_replica(&bystander, "m", &agent));
+    until("agent proves a member", SOON, || knows_replica(&bystander, "m", &agent)).await;
     let replica =
         bystander.handle.directory().read(|directory| directory.replica(&agent.handle.replica_id(0)).cloned().unwrap());
     assert_eq!(replica.addresses, agent.handle.listen_addresses());
@@ -59,6 +59,17 @@ async fn a_record_is_found_from_any_member_and_withdrawn() {
     until("draining is known", SOON, || state(&mesh.first) == Some(ReplicaState::Draining)).await;
     agent.stop().await;
     until("gone is known", SOON, || state(&mesh.first).is_none()).await;
+}
+
+#[tokio::test]
+async fn a_replica_found_by_a_look_up_is_dialled_and_shown_when_the_look_up_ends() {
+    let mesh = Mesh::new(&[TCP]).await;
+    let agent = mesh.member(&[Role::Agent], &[&mesh.first]).await;
+    agent.handle.offer(offer(0, ReplicaState::Ready, &["m"])).await;
+    look_up_until(&mesh.first, "m", 1, SOON).await;
+    let proxy = mesh.member(&[Role::Proxy], &[&mesh.first]).await;
+    look_up_until(&proxy, "m", 1, SOON).await;
+    assert!(knows_replica(&proxy, "m", &agent) && is_connected(&proxy, &agent));
 }
 
 #[tokio::test]

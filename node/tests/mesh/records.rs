@@ -27,9 +27,13 @@ async fn two_hundred_replicas_of_one_model_are_found() {
     }
     let bystander = mesh.member(&[Role::Orchestrator], &[&mesh.first]).await;
     look_up_until(&bystander, "m", 200, SOON).await;
-    let known = bystander.handle.directory().read(|directory| directory.replicas(&model("m")).count());
-    assert_eq!(known, 200);
+    // It has met none of them, so that they may be anybody.
+    let known = |at: &Member| {
+        at.handle.directory().read(|known| (known.replicas(&model("m")).count(), known.strangers().count()))
+    };
+    assert_eq!(known(&bystander), (0, 200));
     assert_eq!(mesh.first.handle.look_up(topic("m")).await.unwrap(), 200);
+    assert_eq!(known(&mesh.first), (200, 0));
 }
 
 #[tokio::test]

@@ -87,10 +87,11 @@ impl<'a> Joined<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dunlin_node::directory::Event;
+    use dunlin_node::directory::{Event, Rights};
     use dunlin_protocol::{
         announcement::Announcement,
         id::{PeerId, ReplicaId, RuntimeName, Version},
+        pattern::Models,
         record::Continuation,
     };
     use std::time::Instant;
@@ -101,8 +102,11 @@ mod tests {
             parent: id.strip_suffix("-lora").map(|parent| ModelId::new(parent).unwrap()),
             context: *context,
         });
+        let peer = PeerId::random();
+        let rights = Rights { agent: true, models: Models::Any, issued_at: 0 };
+        directory.apply(Event::Member { peer, rights }, Instant::now());
         let announcement = Announcement {
-            replica: ReplicaId { peer: PeerId::random(), index: 0 },
+            replica: ReplicaId { peer, index: 0 },
             version: Version { epoch: 1, seq: 1 },
             state,
             runtime: RuntimeName::new("vllm").unwrap(),

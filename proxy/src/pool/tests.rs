@@ -1,9 +1,10 @@
 use super::*;
-use dunlin_node::directory::Event;
+use dunlin_node::directory::{Event, Rights};
 use dunlin_protocol::{
     announcement::{Announcement, ReplicaState, ServedModel},
     id::{PeerId, RuntimeName, Version},
     load::{LoadReport, Measured},
+    pattern::Models,
     record::Continuation,
 };
 use std::future::Future;
@@ -34,6 +35,8 @@ fn world() -> World {
 impl World {
     fn add(&mut self, slots: u16) -> ReplicaId {
         let replica = ReplicaId { peer: PeerId::random(), index: 0 };
+        let rights = Rights { agent: true, models: Models::Any, issued_at: 0 };
+        self.directory.apply(Event::Member { peer: replica.peer, rights }, Instant::now());
         self.say(replica, slots, ReplicaState::Ready);
         self.directory.apply(Event::Connected { peer: replica.peer, relayed: false }, Instant::now());
         replica
