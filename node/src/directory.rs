@@ -117,7 +117,7 @@ pub struct Replica {
     pub runtime: Option<RuntimeName>,
     /// The self-test's verdict.
     pub continuation: Continuation,
-    /// Requests that the engine works on at once; 1 until the replica or its load report says.
+    /// Requests that the engine works on at once; 0 until its announcement or a load report says.
     pub slots: u16,
     /// Models that it serves and may serve.
     pub models: Vec<ServedModel>,
@@ -390,7 +390,11 @@ impl Directory {
         let heard = self.hear(from, report.version.epoch);
         self.edit_peer(from, |entry| entry.spoke(heard.is_none(), now));
         let Some(changed) = heard else { return false };
-        self.edit_replica(report.replica, |entry| entry.report(report, now)) | changed
+        let Some(entry) = self.replicas.get_mut(&report.replica) else {
+            return self.edit_replica(report.replica, |entry| entry.report(report, now)) | changed;
+        };
+        // In place: a report changes neither models nor index.
+        (entry.report(report, now) && entry.view().is_some()) | changed
     }
 
     /// Changes a peer's own entry, making one within bounds. Returns what `edit` returns.

@@ -44,7 +44,7 @@ pub struct ReplicaInfo {
     pub state: ReplicaState,
     /// The engine's runtime.
     pub runtime: Option<RuntimeName>,
-    /// Requests that the engine works on at once.
+    /// Requests that the engine works on at once; 0 while only its records are known.
     pub slots: u16,
     /// Requests that the engine has now, as reported last.
     pub in_flight: Option<u16>,

@@ -71,7 +71,19 @@ impl Entry {
             return false;
         }
         self.load = Some((report, now));
+        // Reports come ten times a second and may not cost what deriving all models anew costs.
+        let slots = self.slots();
+        if let Some(view) = &mut self.view {
+            view.slots = slots;
+            view.load.clone_from(&self.load);
+        }
         true
+    }
+
+    /// Zero while nothing is known but records.
+    fn slots(&self) -> u16 {
+        let announced = self.announcement.as_ref().map(|(said, _)| said.slots);
+        announced.or(self.load.as_ref().map(|(report, _)| report.slots)).unwrap_or(0)
     }
 
     pub(super) fn expired(&self, now: Instant) -> bool {
@@ -129,19 +141,17 @@ impl Entry {
             (None, _) => return None,
         };
         let version = announced.map(|said| said.version).max(newest.map(|(version, _)| version)).unwrap_or_default();
-        let load = self.load.clone();
-        let slots = announced.map(|said| said.slots).or(load.as_ref().map(|(report, _)| report.slots)).unwrap_or(1);
         Some(Replica {
             id: self.id,
             state,
             runtime,
             continuation,
-            slots,
+            slots: self.slots(),
             models,
             version,
             addresses: peer.addresses().to_vec(),
             reachability: peer.reachability,
-            load,
+            load: self.load.clone(),
         })
     }
 

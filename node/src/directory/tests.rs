@@ -142,6 +142,25 @@ fn load_counts_only_from_its_peer() {
 }
 
 #[test]
+fn a_load_report_leaves_the_rest_of_the_view_as_it_is() {
+    let mut directory = after([announcement(1, ReplicaState::Ready, &["m"]), report(PEERS[0], 1, 1)]);
+    let models = |directory: &Directory| directory.replica(&id()).unwrap().models.as_ptr();
+    let before = models(&directory);
+    assert!(directory.apply(report(PEERS[0], 2, 3), Instant::now()));
+    assert_eq!(models(&directory), before, "derived anew");
+    assert_eq!(directory.replica(&id()).unwrap().load.as_ref().unwrap().0.in_flight, 3);
+}
+
+#[test]
+fn slots_are_unknown_until_an_announcement_or_a_report_says() {
+    let mut directory = after([record(1, "m", live())]);
+    let slots = |directory: &Directory| directory.replica(&id()).unwrap().slots;
+    assert_eq!(slots(&directory), 0);
+    directory.apply(report(PEERS[0], 1, 0), Instant::now());
+    assert_eq!(slots(&directory), 4);
+}
+
+#[test]
 fn load_of_an_earlier_process_is_not_shown() {
     let mut old = announcement(1, ReplicaState::Ready, &["m"]);
     if let Event::Announcement(announcement) = &mut old {

@@ -5,7 +5,8 @@ use dunlin_protocol::{
     id::{PeerId, RuntimeName, Version},
     load::{LoadReport, Measured},
     pattern::Models,
-    record::Continuation,
+    record::{Continuation, RecordState, TopicRecord},
+    topic::Topic,
 };
 use std::future::Future;
 use tokio::time::{sleep, timeout};
@@ -84,6 +85,24 @@ impl World {
         let pool = self.pool.clone();
         tokio::spawn(async move { pool.lease(&model(), &mut Ticket::default(), Instant::now() + SOON).await })
     }
+}
+
+/// After a proxy's restart, until announcements come again.
+#[tokio::test]
+async fn a_replica_known_by_its_record_alone_gets_many_requests_at_once() {
+    let world = world();
+    let peer = PeerId::random();
+    let rights = Rights { agent: true, models: Models::Any, issued_at: 0 };
+    let state = RecordState::Live { addresses: Vec::new(), runtime: None, continuation: Continuation::None };
+    let replica = ReplicaId { peer, index: 0 };
+    let record = TopicRecord { topic: Topic::Model(model()), replica, version: Version { epoch: 1, seq: 1 }, state };
+    world.directory.apply(Event::Member { peer, rights }, Instant::now());
+    world.directory.apply(Event::Record(record), Instant::now());
+    let mut leases = Vec::new();
+    for _ in 0..64 {
+        leases.push(at_once(world.lease()).await.unwrap());
+    }
+    assert!(leases.iter().all(|lease| lease.replica() == replica));
 }
 
 async fn at_once<T>(future: impl Future<Output = T>) -> T {
