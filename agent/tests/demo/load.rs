@@ -84,8 +84,9 @@ async fn tokens_come_at_the_pace_that_was_set() {
     assert!(headers < first, "headers come before the first token, as vLLM's do: {headers:?}");
     let expected = Duration::from_millis(100 + prefill);
     assert!(first >= expected && first < expected * 4, "{first:?}, expected {expected:?}");
-    let decoding = whole - first;
-    assert!((195..800).contains(&decoding.as_millis()), "20 further tokens took {decoding:?}");
+    // Counted from the request: a busy machine may see the first token late, and then the others too soon after it.
+    let decoded = expected + Duration::from_millis(200);
+    assert!(whole >= decoded && whole < decoded * 4, "20 further tokens came after {whole:?}, expected {decoded:?}");
 }
 
 #[tokio::test]
