@@ -150,6 +150,12 @@ pub(crate) enum MeshCommand {
         #[arg(long = "role", value_name = "ROLE", value_delimiter = ',')]
         roles: Vec<Role>,
     },
+    /// Change what this machine may do, where the mesh key lies; used from its next start on
+    Roles {
+        /// All roles that it is to have, e.g. agent,proxy,relay
+        #[arg(value_name = "ROLE", value_delimiter = ',', required = true)]
+        roles: Vec<Role>,
+    },
     /// Show the mesh id and this machine's certificate
     Show,
 }

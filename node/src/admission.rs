@@ -96,7 +96,7 @@ impl Error {
 /// only its source.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub(crate) struct NotAdmitted(#[source] Error);
+pub(crate) struct NotAdmitted(#[source] pub(crate) Error);
 
 /// Decides who gets in. Cheap to clone; the transport clones it for each connection.
 #[derive(Clone)]

@@ -8,6 +8,7 @@ use crate::{
     issuer::{self, InvitationOptions, Issuer},
     members::Members,
     peer_info::PeerInfo,
+    state::{self, StateDir},
 };
 use arc_swap::ArcSwap;
 use dunlin_protocol::{
@@ -101,6 +102,9 @@ pub enum ManageError {
     /// Issuing failed.
     #[error(transparent)]
     Issuer(#[from] issuer::Error),
+    /// The state directory.
+    #[error(transparent)]
+    State(#[from] state::Error),
     /// A task ended badly.
     #[error(transparent)]
     Task(#[from] tokio::task::JoinError),
@@ -153,6 +157,7 @@ pub(crate) struct Shared {
     pub(crate) roles: Roles,
     pub(crate) members: Members,
     pub(crate) hop: Hop,
+    pub(crate) state: StateDir,
     /// Where the mesh key lies.
     pub(crate) issuer: Option<Issuer>,
     /// Configured addresses that this process can't see itself.
@@ -299,16 +304,23 @@ impl Handle {
         Ok(tokio::task::spawn_blocking(invite).await??)
     }
 
-    /// Ends the membership of `peer` everywhere: gossiped at once, and fetched by whoever was away.
+    /// Ends the membership of `peer` everywhere: gossiped at once, and fetched by whoever was away. On disk before this
+    /// returns.
     ///
     /// # Errors
-    /// This peer does not issue; the database fails.
+    /// This peer does not issue; the database fails. [`ManageError::State`]: revoked until this process ends, but not
+    /// stored.
     pub async fn revoke(&self, peer: PeerId) -> Result<(), ManageError> {
         let issuer = self.0.issuer.clone().ok_or(ManageError::NotAnIssuer)?;
         let known = self.members().get(&peer).map_or(0, |membership| membership.issued_at);
-        let revoke = move || issuer.revoke(peer, known, clock::unix_s());
+        let (members, state) = (self.members().clone(), self.0.state.clone());
+        let revoke = move || {
+            let revocation = issuer.revoke(peer, known, clock::unix_s())?;
+            members.revoke(revocation.clone()).map_err(issuer::Error::from)?;
+            state.store_revocations(|| members.revocations())?;
+            Ok::<_, ManageError>(revocation)
+        };
         let revocation = tokio::task::spawn_blocking(revoke).await??;
-        self.members().revoke(revocation.clone()).map_err(issuer::Error::from)?;
         let message = Box::new(MeshMessage::Revocation(revocation));
         self.0.commands.send(Command::Publish(message)).await.map_err(|_| ManageError::Stopped)
     }

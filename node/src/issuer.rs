@@ -2,9 +2,12 @@
 //!
 //! Everything here waits for the disk: call it through `spawn_blocking` from async code.
 
-use crate::state::{
-    self, StateDir,
-    issuer_db::{self, InvitationRow, Issued, IssuedRow, IssuerDb, Unusable},
+use crate::{
+    renewal,
+    state::{
+        self, StateDir,
+        issuer_db::{self, InvitationRow, Issued, IssuedRow, IssuerDb, Unusable},
+    },
 };
 use dunlin_protocol::{
     certificate::{self, Certificate, Chain, Membership},
@@ -45,6 +48,9 @@ pub enum Error {
     /// A revocation cannot be made.
     #[error(transparent)]
     Revocation(#[from] revocation::Error),
+    /// Too early: the certificate has most of its life left.
+    #[error("the certificate is not due for renewal yet")]
+    NotDue,
     /// The member may not be given anything.
     #[error("refused: {0}")]
     Refused(Refusal),
@@ -195,10 +201,7 @@ impl Issuer {
             capabilities: Vec::new(),
             name: request.name.clone(),
         };
-        let issue = || {
-            let (chain, row) = self.sign(grant, revocations, now)?;
-            Ok::<_, Error>(Issued { chain: chain.encode().map_err(certificate::Error::from)?, row })
-        };
+        let issue = || self.issued_of(grant, revocations, now);
         let redeemed = self.0.db.redeem(&invitation.key, &joiner, now, still_good, issue)?;
         let chain = redeemed.map_err(|unusable| {
             Error::Refused(match unusable {
@@ -210,10 +213,11 @@ impl Issuer {
         Ok(Chain::decode(&chain).map_err(certificate::Error::from)?)
     }
 
-    /// A new certificate with the same rights for a member, at `now` (unix seconds).
+    /// A new certificate with the same rights for a member, at `now` (unix seconds). Whoever asks again gets the same one
+    /// again, until that is due itself.
     ///
     /// # Errors
-    /// [`Error::Refused`] when the membership has ended or was revoked; or the database fails.
+    /// [`Error::NotDue`]; [`Error::Refused`] when the membership has ended or was revoked; or the database fails.
     pub fn renew(&self, member: &Membership, revocations: &RevocationList, now: u64) -> Result<Chain, Error> {
         if member.mesh != self.0.mesh {
             return Err(Error::Refused(Refusal::WrongMesh));
@@ -224,6 +228,15 @@ impl Issuer {
         if !member.valid_at(now) {
             return Err(Error::Refused(Refusal::Expired));
         }
+        // The member decides when to ask, by its own clock.
+        let is_due = |membership: &Membership| renewal::is_due(membership, now.saturating_add(certificate::LEEWAY_S));
+        if !is_due(member) {
+            return Err(Error::NotDue);
+        }
+        let still_good = |chain: &[u8]| {
+            let last = Chain::decode(chain).map_err(certificate::Error::from)?.verify(now, &self.0.mesh);
+            Ok(last.is_ok_and(|last| !is_due(&last) && !revocations.revokes(&last) && same_rights(&last, member)))
+        };
         let grant = Grant {
             subject: member.peer,
             roles: member.roles,
@@ -231,7 +244,8 @@ impl Issuer {
             capabilities: member.capabilities.clone(),
             name: member.name.clone(),
         };
-        self.issue(grant, revocations, now)
+        let chain = self.0.db.renew(&member.peer, still_good, || self.issued_of(grant, revocations, now))?;
+        Ok(Chain::decode(&chain).map_err(certificate::Error::from)?)
     }
 
     /// A certificate for the peer that holds the mesh key itself.
@@ -254,6 +268,11 @@ impl Issuer {
         let (chain, row) = self.sign(grant, revocations, now)?;
         self.0.db.add_issued(&row)?;
         Ok(chain)
+    }
+
+    fn issued_of(&self, grant: Grant, revocations: &RevocationList, now: u64) -> Result<Issued, Error> {
+        let (chain, row) = self.sign(grant, revocations, now)?;
+        Ok(Issued { chain: chain.encode().map_err(certificate::Error::from)?, row })
     }
 
     fn sign(&self, grant: Grant, revocations: &RevocationList, now: u64) -> Result<(Chain, IssuedRow), Error> {
@@ -308,6 +327,11 @@ impl Issuer {
     pub fn issued(&self) -> Result<Vec<IssuedRow>, Error> {
         Ok(self.0.db.issued()?)
     }
+}
+
+fn same_rights(one: &Membership, other: &Membership) -> bool {
+    let rights = |of: &Membership| (of.roles, of.models.clone(), of.capabilities.clone(), of.name.clone());
+    rights(one) == rights(other)
 }
 
 /// The mesh of a mesh key.

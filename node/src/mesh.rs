@@ -22,6 +22,9 @@ pub enum Error {
     /// Created or joined before.
     #[error("this machine is in mesh {0} already; choose another directory with --home for a second one")]
     AlreadyAMember(MeshId),
+    /// Only who holds the mesh key gives itself roles.
+    #[error("the key of mesh {0} does not lie on this machine; ask for a new invitation where the mesh was created")]
+    NotTheMeshKey(MeshId),
     /// The certificate ended while the machine was away.
     #[error("this machine's certificate has expired; join again with a new invitation")]
     Expired,
@@ -68,6 +71,31 @@ pub fn create(state: &StateDir, roles: Roles, name: Option<Name>, now: u64) -> R
     Ok(chain.verify(now, &issuer.mesh())?)
 }
 
+/// Gives the holder of the mesh key another certificate, with `roles`, and with `name` unless it is to keep the one that
+/// it has. `now` is unix seconds. A process that runs uses it from its next start on.
+///
+/// # Errors
+/// [`Error::NotTheMeshKey`]; in no mesh yet; or the state directory fails.
+pub fn reissue_own(state: &StateDir, roles: Roles, name: Option<Name>, now: u64) -> Result<Membership, Error> {
+    let chain = state.chain()?.ok_or(Error::NotAMember)?;
+    let certificate = chain.certificate.peek().map_err(certificate::Error::from)?;
+    let mesh = certificate.mesh;
+    let issuer = Issuer::open(state)?.filter(|issuer| issuer.mesh() == mesh).ok_or(Error::NotTheMeshKey(mesh))?;
+    let revocations = revocations(state, &mesh)?;
+    let chain = issuer.issue_own(roles, name.or(certificate.name), &revocations, now)?;
+    state.store_chain(&chain)?;
+    Ok(chain.verify(now, &mesh)?)
+}
+
+fn revocations(state: &StateDir, mesh: &MeshId) -> Result<RevocationList, Error> {
+    let mut revocations = RevocationList::default();
+    let (_, refused) = revocations.merge(state.revocations()?, mesh);
+    if refused > 0 {
+        tracing::warn!(refused, "stored revocations of another mesh, or damaged, left out");
+    }
+    Ok(revocations)
+}
+
 /// Takes up the stored membership at `now` (unix seconds). The holder of the mesh key renews its own certificate here.
 ///
 /// # Errors
@@ -80,11 +108,7 @@ pub fn load(state: &StateDir, now: u64) -> Result<Mesh, Error> {
         return Err(certificate::Error::WrongSubject(certificate.subject).into());
     }
     let mesh = certificate.mesh;
-    let mut revocations = RevocationList::default();
-    let (_, refused) = revocations.merge(state.revocations()?, &mesh);
-    if refused > 0 {
-        tracing::warn!(refused, "stored revocations of another mesh, or damaged, left out");
-    }
+    let revocations = revocations(state, &mesh)?;
     let issuer = Issuer::open(state)?.filter(|issuer| issuer.mesh() == mesh);
     if let Some(issuer) = &issuer {
         // Whoever holds the mesh key is a member as long as it wants to be, however long it was away.

@@ -69,7 +69,6 @@ pub struct Node {
     incoming: stream::Incoming,
     routes: Router,
     settings: hop::Settings,
-    state: state::StateDir,
 }
 
 impl Node {
@@ -119,6 +118,7 @@ impl Node {
             roles,
             members: mesh.members.clone(),
             hop: hop.clone(),
+            state: config.state.clone(),
             issuer: mesh.issuer.clone(),
             external: config.external.clone(),
             directory: SharedDirectory::default(),
@@ -144,7 +144,7 @@ impl Node {
             commands: inbox,
             members: mesh.members,
             hop,
-            state: config.state.clone(),
+            state: config.state,
             roles,
             external: config.external,
             registration: Registration::new(mesh.identity, epoch, roles),
@@ -172,7 +172,7 @@ impl Node {
             issued_at: own.issued_at,
         });
         let routes = routes.merge(routes::routes(handle.clone(), roles));
-        let node = Self { event_loop, handle: handle.clone(), incoming, routes, settings, state: config.state };
+        let node = Self { event_loop, handle: handle.clone(), incoming, routes, settings };
         Ok((node, handle))
     }
 
@@ -187,7 +187,7 @@ impl Node {
         hop.serve_own(self.handle.peer_id(), members.clone(), self.routes.clone());
         let ended = CancellationToken::new();
         let server = hop::server::serve(self.incoming, members, self.routes, self.settings, shutdown.clone());
-        let renewal = renew::run(self.handle.clone(), self.state, shutdown.clone());
+        let renewal = renew::run(self.handle.clone(), shutdown.clone());
         // The swarm must be polled until the last answer on the hop is out.
         let serving = async {
             tokio::join!(server, renewal);

@@ -9,7 +9,14 @@ use crate::{
 };
 use dunlin_protocol::{id::PeerId, limits, revocation::RevocationList};
 use futures::future::BoxFuture;
-use std::{collections::VecDeque, time::Duration};
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 use tokio::task::JoinSet;
 
 /// Tasks that run at once.
@@ -24,6 +31,8 @@ pub(crate) const REVOCATIONS_PATH: &str = "/mesh/revocations";
 pub(crate) struct Pulls {
     running: JoinSet<()>,
     waiting: VecDeque<BoxFuture<'static, ()>>,
+    /// Whether the revocation list is about to be stored, as it will be then.
+    storing: Arc<AtomicBool>,
 }
 
 impl Pulls {
@@ -53,9 +62,18 @@ impl Pulls {
         }));
     }
 
-    /// Stores the revocation list as it is when the task runs.
+    /// Stores the revocation list as it is when the task gets to it: one such task waits at most.
     pub(crate) fn store_revocations(&mut self, state: StateDir, members: Members) {
-        self.store("revocations", move || state.store_revocations(&members.revocations()));
+        if self.storing.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let storing = Arc::clone(&self.storing);
+        let newest = move || {
+            // What is added from here on needs another task.
+            storing.store(false, Ordering::Release);
+            members.revocations()
+        };
+        self.store("revocations", move || state.store_revocations(newest));
     }
 
     /// Stores where peers were reached.
@@ -68,13 +86,14 @@ impl Pulls {
         what: &'static str,
         store: impl FnOnce() -> Result<(), E> + Send + 'static,
     ) {
-        self.start(Box::pin(async move {
+        // Not one of those that wait, of which the oldest may be dropped.
+        self.running.spawn(async move {
             match tokio::task::spawn_blocking(store).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => tracing::error!(what, %error, "not stored"),
                 Err(error) => tracing::error!(what, %error, "not stored"),
             }
-        }));
+        });
     }
 
     fn start(&mut self, task: BoxFuture<'static, ()>) {
@@ -104,4 +123,27 @@ async fn fetch_revocations(hop: &Hop, members: &Members, peer: PeerId) -> Result
     let members = members.clone();
     let merged = tokio::task::spawn_blocking(move || members.merge_revocations(entries).len()).await;
     merged.map_err(|error| info::Error::Body(Box::new(error)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mesh;
+
+    #[tokio::test]
+    async fn one_store_waits_however_often_it_is_asked_for() {
+        let home = tempfile::tempdir().unwrap();
+        let state = StateDir::open(home.path()).unwrap();
+        mesh::create(&state, Default::default(), None, 1000).unwrap();
+        let members = mesh::load(&state, 1000).unwrap().members;
+        let mut pulls = Pulls::default();
+        for _ in 0..100 {
+            pulls.store_revocations(state.clone(), members.clone());
+        }
+        assert_eq!(pulls.running.len() + pulls.waiting.len(), 1);
+        assert!(pulls.finished().await.is_some());
+        assert!(home.path().join("revocations").exists());
+        pulls.store_revocations(state, members);
+        assert_eq!(pulls.running.len(), 1, "what changed since is stored as well");
+    }
 }

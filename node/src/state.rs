@@ -12,7 +12,7 @@ use dunlin_protocol::{
     codec,
     id::PeerId,
     limits,
-    revocation::{self, SignedRevocation},
+    revocation::{self, RevocationList, SignedRevocation},
 };
 use issuer_db::IssuerDb;
 use libp2p::{Multiaddr, identity::Keypair};
@@ -101,7 +101,8 @@ pub struct StateDir(Arc<Inner>);
 struct Inner {
     path: PathBuf,
     _lock: Lock,
-    /// Two threads must not create an identity, or take an epoch, at the same time.
+    /// Held by whoever writes a file: two threads must not create an identity, take an epoch, or write the same file
+    /// beside the one that it is to replace, at the same time.
     writing: Mutex<()>,
 }
 
@@ -203,6 +204,7 @@ impl StateDir {
     /// # Errors
     /// Cannot be written.
     pub fn store_chain(&self, chain: &Chain) -> Result<(), Error> {
+        let _writing = self.writing();
         file::write(&self.file(CERTIFICATE), &chain.encode()?)
     }
 
@@ -236,15 +238,17 @@ impl StateDir {
         let path = self.file(REVOCATIONS);
         let Some(bytes) = file::read(&path, FILE_BYTES)? else { return Ok(Vec::new()) };
         let damaged = |cause: revocation::Error| Error::Damaged { path, cause: cause.to_string() };
-        revocation::RevocationList::decode(&bytes).map_err(damaged)
+        RevocationList::decode(&bytes).map_err(damaged)
     }
 
-    /// Stores the revocations that this peer knows.
+    /// Stores the revocations that this peer knows: what `newest` gives when it is this writer's turn, so that of several
+    /// writers none puts an older list in place of a newer one.
     ///
     /// # Errors
     /// Cannot be written.
-    pub fn store_revocations(&self, list: &revocation::RevocationList) -> Result<(), Error> {
-        file::write(&self.file(REVOCATIONS), &list.encode()?)
+    pub fn store_revocations(&self, newest: impl FnOnce() -> Arc<RevocationList>) -> Result<(), Error> {
+        let _writing = self.writing();
+        file::write(&self.file(REVOCATIONS), &newest().encode()?)
     }
 
     /// Peers to dial at the start. A damaged file counts as empty: it is only a cache.
@@ -267,6 +271,7 @@ impl StateDir {
         let path = self.file(KNOWN_PEERS_FILE);
         let bytes = serde_json::to_vec_pretty(&peers)
             .map_err(|cause| Error::Damaged { path: path.clone(), cause: cause.to_string() })?;
+        let _writing = self.writing();
         file::write(&path, &bytes)
     }
 

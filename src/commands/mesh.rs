@@ -1,7 +1,7 @@
-//! `dunlin mesh create|show`.
+//! `dunlin mesh create|roles|show`.
 
 use crate::{args::MeshCommand, args::Output, output};
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use dunlin_node::{clock, control::Client, control::ClientError, control::Status, mesh, state::StateDir};
 use dunlin_protocol::{
     certificate::Membership,
@@ -27,10 +27,25 @@ pub(crate) async fn run(command: MeshCommand, home: &Path, output: Output) -> Re
         MeshCommand::Create { name, roles } => {
             let state = StateDir::open(home)?;
             let roles = if roles.is_empty() { first_roles() } else { roles.into_iter().collect() };
-            let own = mesh::create(&state, roles, name, clock::unix_s())?;
+            let own = mesh::create(&state, roles, name, clock::unix_s()).map_err(|error| explain(error, &state))?;
+            show(output, &Shown::of(&own, true))
+        }
+        MeshCommand::Roles { roles } => {
+            let roles = roles.into_iter().collect();
+            let own = mesh::reissue_own(&StateDir::open(home)?, roles, None, clock::unix_s())?;
             show(output, &Shown::of(&own, true))
         }
         MeshCommand::Show => show(output, &current(home).await?),
+    }
+}
+
+/// Whoever made the mesh may have wanted another role.
+fn explain(error: mesh::Error, state: &StateDir) -> anyhow::Error {
+    match (&error, state.mesh_key()) {
+        (mesh::Error::AlreadyAMember(mesh), Ok(Some(_))) => {
+            anyhow!("this machine made mesh {mesh}; to change its roles: dunlin mesh roles agent,proxy,relay")
+        }
+        _ => error.into(),
     }
 }
 

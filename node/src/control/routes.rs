@@ -204,7 +204,7 @@ fn manage_failure(error: &ManageError) -> Response {
         ManageError::NotAnIssuer => StatusCode::CONFLICT,
         ManageError::Stopped => StatusCode::SERVICE_UNAVAILABLE,
         ManageError::Issuer(_) => StatusCode::BAD_REQUEST,
-        ManageError::Task(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        ManageError::State(_) | ManageError::Task(_) => StatusCode::INTERNAL_SERVER_ERROR,
     };
     failure(status, error)
 }

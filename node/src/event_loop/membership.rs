@@ -31,13 +31,14 @@ impl EventLoop {
         }
     }
 
-    /// Ends the connections of members whose certificates have ended.
-    pub(super) fn close_expired(&mut self) {
+    /// Ends the connections of those who have no rights any more: a certificate ended, or a revocation came while it was
+    /// being shown.
+    pub(super) fn close_denied(&mut self) {
         let unix_s = clock::unix_s();
-        let ended = |peer: &&PeerId| matches!(self.members.check(peer, unix_s), Err(Denied::Expired));
-        let expired: Vec<PeerId> = self.connections.keys().filter(ended).copied().collect();
-        for peer in expired {
-            tracing::info!(%peer, "certificate has expired");
+        let denied = |peer: &PeerId| self.members.check(peer, unix_s).err().map(|denied| (*peer, denied));
+        let denied: Vec<(PeerId, Denied)> = self.connections.keys().filter_map(denied).collect();
+        for (peer, denied) in denied {
+            tracing::info!(%peer, reason = %denied, "peer is disconnected");
             // An error means that it closed by itself meanwhile.
             let _ = self.swarm.disconnect_peer_id(peer);
         }

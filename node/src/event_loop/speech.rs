@@ -2,8 +2,10 @@
 
 use super::EventLoop;
 use crate::{
+    dial::Dials,
     directory,
     gossip::{self, MeshMessage},
+    look_up::LookUps,
     record_store,
     registration::Statement,
 };
@@ -120,6 +122,11 @@ impl EventLoop {
 
     /// Takes back what this process said, and waits a bounded time for that to get out.
     pub(super) async fn say_farewell(mut self: Box<Self>, served: CancellationToken) {
+        // Whoever asks, or waits, for something learns that the node has stopped.
+        self.commands.close();
+        while self.commands.try_recv().is_ok() {}
+        self.look_ups = LookUps::default();
+        self.dials = Dials::default();
         self.puts.clear();
         let statements = self.registration.withdraw_all(Instant::now());
         let said_anything = !statements.is_empty();

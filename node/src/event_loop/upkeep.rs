@@ -112,7 +112,7 @@ impl EventLoop {
         self.warn_of_duplicates(now);
         self.swarm.behaviour_mut().kad.store_mut().expire(now);
         self.unblock();
-        self.close_expired();
+        self.close_denied();
         self.report_interval = gossip::report_interval(self.shared.directory.read(directory::Directory::agents));
         let alone = self.connections.is_empty();
         let connections = &self.connections;

@@ -1,7 +1,7 @@
 //! Connections and listeners: who is there, and where this node listens.
 
 use crate::{
-    addresses,
+    addresses, admission,
     behaviour::BehaviourEvent,
     directory::{self, Rights},
     event_loop::{Connection, EventLoop},
@@ -9,11 +9,11 @@ use crate::{
 };
 use dunlin_protocol::id::{PeerId, Role};
 use libp2p::{
-    Multiaddr,
+    Multiaddr, TransportError,
     core::ConnectedPoint,
     swarm::{ConnectionId, DialError, SwarmEvent},
 };
-use std::time::Instant;
+use std::{io, time::Instant};
 
 impl EventLoop {
     pub(crate) fn on_connection_event(&mut self, event: SwarmEvent<BehaviourEvent>) {
@@ -27,7 +27,7 @@ impl EventLoop {
                 self.on_closed(peer_id, connection_id);
             }
             SwarmEvent::OutgoingConnectionError { peer_id: Some(peer), error, .. } => self.on_dial_error(peer, &error),
-            SwarmEvent::OutgoingConnectionError { error, .. } => tracing::debug!(%error, "dial failed"),
+            SwarmEvent::OutgoingConnectionError { error, .. } => tracing::debug!(cause = cause(&error), "dial failed"),
             SwarmEvent::IncomingConnectionError { send_back_addr, error, peer_id, .. } => {
                 tracing::debug!(from = %send_back_addr, %error, "connection refused");
                 if peer_id.is_some_and(|peer| self.blocked.contains(&peer)) {
@@ -130,7 +130,8 @@ impl EventLoop {
         if self.blocked.contains(&peer) {
             self.unblock();
         }
-        tracing::debug!(%peer, %error, "dial failed");
+        let cause = cause(error);
+        tracing::debug!(%peer, cause, "dial failed");
         if self.is_connected(&peer) {
             return;
         }
@@ -139,7 +140,7 @@ impl EventLoop {
         let error = match error {
             _ if refused => ConnectError::Refused(peer),
             DialError::NoAddresses => ConnectError::NoAddress(peer),
-            error => ConnectError::Failed { peer, cause: error.to_string() },
+            _ => ConnectError::Failed { peer, cause },
         };
         self.dials.failed(peer, &error, refused, now);
         self.learn(directory::Event::Unreachable { peer });
@@ -159,5 +160,63 @@ impl EventLoop {
             // Records with the old addresses would lead nowhere.
             self.due.refresh = self.due.refresh.min(Instant::now());
         }
+    }
+}
+
+/// Why a dial failed, in plain words: what the other side's admission said, or at each address what went wrong.
+fn cause(error: &DialError) -> String {
+    let DialError::Transport(attempts) = error else { return error.to_string() };
+    let plain = |(address, error): &(Multiaddr, TransportError<io::Error>)| match error {
+        TransportError::MultiaddrNotSupported(_) => format!("{address}: no transport for this address"),
+        TransportError::Other(error) => {
+            let admission = admission::Error::find(error);
+            format!("{address}: {}", admission.map_or_else(|| error.to_string(), ToString::to_string))
+        }
+    };
+    attempts.iter().map(plain).collect::<Vec<_>>().join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admission::NotAdmitted;
+    use dunlin_protocol::hello::Refusal;
+    use std::{error::Error, fmt};
+
+    /// As `either`, which libp2p nests errors in: shows itself as the error inside, and hands on only its source.
+    #[derive(Debug)]
+    struct Nested<E>(E);
+
+    impl<E: fmt::Debug> fmt::Display for Nested<E> {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "Left(Right({:?}))", self.0)
+        }
+    }
+
+    impl<E: Error> Error for Nested<E> {
+        fn source(&self) -> Option<&(dyn Error + 'static)> {
+            self.0.source()
+        }
+    }
+
+    fn at(address: &str, error: io::Error) -> (Multiaddr, TransportError<io::Error>) {
+        (address.parse().unwrap(), TransportError::Other(error))
+    }
+
+    #[test]
+    fn a_failed_dial_says_why_in_plain_words() {
+        let peer = PeerId::random();
+        let refused = admission::Error::RefusedByPeer { peer, refusal: Refusal::Expired };
+        let nested = io::Error::other(Nested(Nested(NotAdmitted(refused))));
+        let closed = io::Error::from(io::ErrorKind::ConnectionRefused);
+        let addresses = vec![at("/ip4/127.0.0.1/tcp/1", nested), at("/ip4/127.0.0.1/tcp/2", closed)];
+        assert_eq!(
+            cause(&DialError::Transport(addresses)),
+            format!(
+                "/ip4/127.0.0.1/tcp/1: peer {peer} refused this one: {}; /ip4/127.0.0.1/tcp/2: connection refused",
+                Refusal::Expired
+            )
+        );
+        assert_eq!(cause(&DialError::NoAddresses), DialError::NoAddresses.to_string());
     }
 }

@@ -138,7 +138,7 @@ impl Hop {
                 Err(mut error) => match error.take_message() {
                     None => return Err(SendError::Lost(Loss::Broken(error.into_error()))),
                     Some(unsent) => {
-                        self.shared.withdraw(&peer, link.connection.id);
+                        self.shared.withdraw(&peer, &link);
                         request = unsent;
                         broken = Some(error.into_error());
                     }
@@ -250,9 +250,9 @@ impl Shared {
         Arc::clone(self.lines.write().unwrap_or_else(PoisonError::into_inner).entry(peer).or_default())
     }
 
-    pub(super) fn withdraw(&self, peer: &PeerId, connection: ConnectionId) {
+    pub(super) fn withdraw(&self, peer: &PeerId, link: &Link) {
         if let Some(line) = self.line(peer) {
-            line.withdraw(connection);
+            line.withdraw(link);
         }
     }
 

@@ -31,7 +31,6 @@ pub(super) async fn keep(shared: Arc<Shared>, peer: PeerId, connection: Connecti
         () = stop.cancelled() => {}
         () = reopen(&shared, peer, connection) => {}
     }
-    shared.withdraw(&peer, connection.id);
     shared.kept.lock().unwrap_or_else(PoisonError::into_inner).remove(&connection.id);
     shared.tidy(&peer);
 }
@@ -44,7 +43,6 @@ async fn reopen(shared: &Shared, peer: PeerId, connection: Connection) {
             tracing::debug!(%peer, connection = %connection.id, %error, "no link to the peer");
             shared.line_or_new(peer).failed(error);
         }
-        shared.withdraw(&peer, connection.id);
         if !shared.control.connections(&peer).contains(&connection) {
             return;
         }
@@ -71,7 +69,7 @@ async fn run(shared: &Shared, peer: PeerId, connection: Connection) -> Result<()
     };
     tracing::debug!(%peer, connection = %connection.id, relayed = connection.relayed, "link to the peer opened");
     shared.links_opened.fetch_add(1, Ordering::Relaxed);
-    shared.line_or_new(peer).publish(Link::new(connection, sender, Arc::clone(&pulse)));
+    let _published = Published::new(shared, peer, Link::new(connection, sender, Arc::clone(&pulse)));
     tokio::select! {
         ended = http => if let Err(error) = ended {
             tracing::debug!(%peer, connection = %connection.id, %error, "link to the peer broke");
@@ -81,4 +79,24 @@ async fn run(shared: &Shared, peer: PeerId, connection: Connection) -> Result<()
         }
     }
     Ok(())
+}
+
+/// A link that requests may use, until dropped.
+struct Published<'a> {
+    shared: &'a Shared,
+    peer: PeerId,
+    link: Link,
+}
+
+impl<'a> Published<'a> {
+    fn new(shared: &'a Shared, peer: PeerId, link: Link) -> Self {
+        shared.line_or_new(peer).publish(link.clone());
+        Self { shared, peer, link }
+    }
+}
+
+impl Drop for Published<'_> {
+    fn drop(&mut self) {
+        self.shared.withdraw(&self.peer, &self.link);
+    }
 }

@@ -3,7 +3,6 @@
 use super::{Body, pulse::Pulse};
 use crate::stream::{Connection, OpenError};
 use hyper::client::conn::http2::SendRequest;
-use libp2p::swarm::ConnectionId;
 use std::{
     sync::{
         Arc,
@@ -118,8 +117,9 @@ impl Line {
         });
     }
 
-    pub(super) fn withdraw(&self, connection: ConnectionId) {
-        self.links.send_modify(|links| links.open.retain(|link| link.connection.id != connection));
+    /// Takes away this link, and no other: a connection may have a newer one by now.
+    pub(super) fn withdraw(&self, withdrawn: &Link) {
+        self.links.send_modify(|links| links.open.retain(|link| !Arc::ptr_eq(&link.pulse, &withdrawn.pulse)));
     }
 
     pub(super) fn failed(&self, error: OpenError) {
@@ -146,5 +146,36 @@ impl Line {
     pub(super) fn round_trip(&self) -> Option<Duration> {
         let us = self.round_trip.load(Ordering::Relaxed);
         (us > 0).then(|| Duration::from_micros(us))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hop::{Settings, client::Tasks};
+    use hyper_util::rt::TokioIo;
+    use libp2p::swarm::ConnectionId;
+
+    #[tokio::test]
+    async fn a_late_loser_does_not_take_the_link_that_replaced_its_own() {
+        let connection = Connection { id: ConnectionId::new_unchecked(1), relayed: false };
+        let line = Line::default();
+        let mut ends = Vec::new();
+        let mut open = async || {
+            let (ours, theirs) = tokio::io::duplex(4096);
+            let client = Settings::default().client(Tasks::default());
+            let (sender, http) = client.handshake::<_, Body>(TokioIo::new(ours)).await.unwrap();
+            ends.push((http, theirs));
+            Link::new(connection, sender, Arc::default())
+        };
+        let (broken, new) = (open().await, open().await);
+        line.publish(broken.clone());
+        line.withdraw(&broken);
+        assert!(line.best().is_none());
+        line.publish(new.clone());
+        line.withdraw(&broken);
+        assert!(line.best().is_some());
+        line.withdraw(&new);
+        assert!(line.best().is_none());
     }
 }

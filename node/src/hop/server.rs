@@ -20,7 +20,7 @@ use dunlin_protocol::{certificate::Membership, hop::Route, id::PeerId};
 use futures::future::{Either, FutureExt, Map, Ready, ready};
 use hyper_util::rt::TokioIo;
 use std::{collections::HashMap, convert::Infallible, pin::pin, sync::Arc};
-use tokio::task::JoinSet;
+use tokio::task::{self, JoinSet};
 use tokio_util::{compat::FuturesAsyncReadCompatExt, sync::CancellationToken, task::TaskTracker};
 use tower::Service;
 
@@ -55,12 +55,11 @@ pub async fn serve(
 ) {
     // Of our own: connections are told to end also when only the stream behaviour has ended.
     let shutdown = shutdown.child_token();
-    let mut served =
-        Served { members, routes, settings, shutdown, connections: JoinSet::new(), per_peer: HashMap::new() };
+    let mut served = Served { members, routes, settings, shutdown, connections: Connections::default() };
     loop {
         tokio::select! {
             () = served.shutdown.cancelled() => break,
-            Some(ended) = served.connections.join_next() => served.ended(ended),
+            Some(()) = served.connections.ended() => {}
             inbound = incoming.recv() => match inbound {
                 Some(inbound) => served.start(inbound),
                 None => break,
@@ -76,47 +75,68 @@ struct Served {
     routes: Router,
     settings: Settings,
     shutdown: CancellationToken,
-    connections: JoinSet<PeerId>,
-    per_peer: HashMap<PeerId, usize>,
+    connections: Connections,
 }
 
 impl Served {
     fn start(&mut self, inbound: Inbound) {
-        let open = self.per_peer.entry(inbound.peer).or_default();
-        if *open >= SUBSTREAMS_PER_PEER {
-            tracing::warn!(peer = %inbound.peer, open = *open, "hop refused: too many substreams of one peer");
+        let peer = inbound.peer;
+        let open = self.connections.of(&peer);
+        if open >= SUBSTREAMS_PER_PEER {
+            tracing::warn!(%peer, open, "hop refused: too many substreams of one peer");
             return;
         }
-        *open += 1;
-        let front = Front { peer: inbound.peer, members: self.members.clone(), routes: self.routes.clone() };
+        let front = Front { peer, members: self.members.clone(), routes: self.routes.clone() };
         let settings = self.settings.clone();
         let shutdown = self.shutdown.clone();
-        self.connections.spawn(async move {
-            let peer = inbound.peer;
-            serve_connection(inbound, front, &settings, &shutdown).await;
-            peer
-        });
+        self.connections.spawn(peer, async move { serve_connection(inbound, front, &settings, &shutdown).await });
     }
 
-    fn ended(&mut self, ended: Result<PeerId, tokio::task::JoinError>) {
-        let Ok(peer) = ended else {
-            tracing::error!("a hop connection's task panicked");
-            return;
+    async fn drain(mut self) {
+        self.shutdown.cancel();
+        let all_ended = async { while self.connections.ended().await.is_some() {} };
+        if tokio::time::timeout(self.settings.drain, all_ended).await.is_err() {
+            tracing::warn!(connections = self.connections.tasks.len(), "hop ended with answers in flight");
+        }
+    }
+}
+
+/// The tasks of connections, counted by peer.
+#[derive(Default)]
+struct Connections {
+    tasks: JoinSet<()>,
+    peers: HashMap<task::Id, PeerId>,
+    per_peer: HashMap<PeerId, usize>,
+}
+
+impl Connections {
+    fn of(&self, peer: &PeerId) -> usize {
+        self.per_peer.get(peer).copied().unwrap_or_default()
+    }
+
+    fn spawn(&mut self, peer: PeerId, serving: impl Future<Output = ()> + Send + 'static) {
+        let id = self.tasks.spawn(serving).id();
+        self.peers.insert(id, peer);
+        *self.per_peer.entry(peer).or_default() += 1;
+    }
+
+    /// Waits for one to end, well or badly; `None` when there is none. Cancel-safe.
+    async fn ended(&mut self) -> Option<()> {
+        let id = match self.tasks.join_next_with_id().await? {
+            Ok((id, ())) => id,
+            Err(error) => {
+                tracing::error!(%error, "a hop connection's task ended badly");
+                error.id()
+            }
         };
+        let peer = self.peers.remove(&id)?;
         if let Some(open) = self.per_peer.get_mut(&peer) {
             *open -= 1;
             if *open == 0 {
                 self.per_peer.remove(&peer);
             }
         }
-    }
-
-    async fn drain(mut self) {
-        self.shutdown.cancel();
-        let all_ended = async { while self.connections.join_next().await.is_some() {} };
-        if tokio::time::timeout(self.settings.drain, all_ended).await.is_err() {
-            tracing::warn!(connections = self.connections.len(), "hop ended with answers in flight");
-        }
+        Some(())
     }
 }
 
@@ -195,4 +215,20 @@ impl hyper::service::Service<http::Request<hyper::body::Incoming>> for Front {
 
 fn coalesced(answer: Result<Response, Infallible>) -> Answer {
     answer.map(|response| response.map(Coalesce::new))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_connection_counts_until_its_task_ends_well_or_badly() {
+        let mut connections = Connections::default();
+        let peer = PeerId::random();
+        connections.spawn(peer, async {});
+        connections.spawn(peer, async { panic!("a bug") });
+        assert_eq!(connections.of(&peer), 2);
+        while connections.ended().await.is_some() {}
+        assert_eq!((connections.of(&peer), connections.peers.len()), (0, 0));
+    }
 }

@@ -4,6 +4,7 @@ use rand::{SeedableRng, rngs::StdRng};
 use std::sync::Barrier;
 
 const NOW: u64 = 1_800_000_000;
+const DAY: u64 = 24 * 60 * 60;
 
 struct Home {
     _directory: tempfile::TempDir,
@@ -138,7 +139,7 @@ fn renewing_keeps_the_rights_and_ends_with_the_membership() {
     let issuer = issuer(&home);
     let none = RevocationList::default();
     let member = redeem(&issuer, &invite(&issuer, 1), peer(), NOW).unwrap().verify(NOW, &issuer.mesh()).unwrap();
-    let later = NOW + 25 * 24 * 60 * 60;
+    let later = NOW + 25 * DAY;
     let renewed = issuer.renew(&member, &none, later).unwrap().verify(later, &issuer.mesh()).unwrap();
     assert_eq!((renewed.peer, renewed.roles, &renewed.models), (member.peer, member.roles, &member.models));
     assert_eq!(renewed.not_after, later + CERTIFICATE_LIFE.as_secs());
@@ -152,8 +153,66 @@ fn the_newest_certificate_of_each_peer_is_listed() {
     let issuer = issuer(&home);
     let joiner = peer();
     let member = redeem(&issuer, &invite(&issuer, 1), joiner, NOW).unwrap().verify(NOW, &issuer.mesh()).unwrap();
-    issuer.renew(&member, &RevocationList::default(), NOW + 9).unwrap();
+    let later = NOW + 25 * DAY;
+    issuer.renew(&member, &RevocationList::default(), later).unwrap();
     let issued = issuer.issued().unwrap();
-    assert_eq!((issued.len(), issued[0].peer, issued[0].issued_at), (2, joiner, NOW + 9));
-    assert_eq!(issued[0].not_after, NOW + 9 + CERTIFICATE_LIFE.as_secs());
+    assert_eq!((issued.len(), issued[0].peer, issued[0].issued_at), (2, joiner, later));
+    assert_eq!(issued[0].not_after, later + CERTIFICATE_LIFE.as_secs());
+}
+
+fn rows(home: &Home, table: &str, of: PeerId) -> i64 {
+    let db = rusqlite::Connection::open(home.state.path().join("issuer.db")).unwrap();
+    let query = format!("SELECT count(*) FROM {table} WHERE peer = ?1");
+    db.query_row(&query, [of.to_bytes()], |row| row.get(0)).unwrap()
+}
+
+#[test]
+fn a_certificate_is_renewed_when_it_is_due_and_once() {
+    let home = home();
+    let issuer = issuer(&home);
+    let none = RevocationList::default();
+    let member = redeem(&issuer, &invite(&issuer, 1), peer(), NOW).unwrap().verify(NOW, &issuer.mesh()).unwrap();
+    let early = issuer.renew(&member, &none, NOW + 9).unwrap_err();
+    assert!(early.to_string().contains("not due"), "{early}");
+
+    let later = NOW + 25 * DAY;
+    let start = Barrier::new(8);
+    let chains: Vec<Chain> = std::thread::scope(|scope| {
+        let ask = |n| {
+            start.wait();
+            issuer.renew(&member, &none, later + n).unwrap()
+        };
+        let asking: Vec<_> = (0..8).map(|n| scope.spawn(move || ask(n))).collect();
+        asking.into_iter().map(|asked| asked.join().unwrap()).collect()
+    });
+    assert!(chains.iter().all(|chain| *chain == chains[0]), "whoever asks again gets the same one");
+    assert_eq!(rows(&home, "issued", member.peer), 1, "what a newer one replaced is forgotten");
+}
+
+#[test]
+fn a_renewal_of_other_rights_or_one_that_is_due_itself_is_not_given_again() {
+    let home = home();
+    let issuer = issuer(&home);
+    let none = RevocationList::default();
+    let member = redeem(&issuer, &invite(&issuer, 1), peer(), NOW).unwrap().verify(NOW, &issuer.mesh()).unwrap();
+    let (later, last) = (NOW + 25 * DAY, NOW + 50 * DAY);
+    let renewed = issuer.renew(&member, &none, later).unwrap().verify(later, &issuer.mesh()).unwrap();
+    let proxy = Membership { roles: Roles::from_iter([Role::Proxy]), ..member };
+    let narrowed = issuer.renew(&proxy, &none, later).unwrap().verify(later, &issuer.mesh()).unwrap();
+    assert_eq!(narrowed.roles, proxy.roles);
+    let again = issuer.renew(&renewed, &none, last).unwrap().verify(last, &issuer.mesh()).unwrap();
+    assert_eq!((again.roles, again.issued_at), (renewed.roles, last));
+}
+
+#[test]
+fn certificates_that_ended_long_ago_are_forgotten() {
+    let home = home();
+    let issuer = issuer(&home);
+    let gone = peer();
+    redeem(&issuer, &invite(&issuer, 2), gone, NOW).unwrap();
+    let much_later = NOW + 400 * DAY;
+    let options = InvitationOptions::default();
+    let new = issuer.invite(&options, vec![], much_later, &mut StdRng::from_seed([7; 32])).unwrap();
+    redeem(&issuer, &new, peer(), much_later).unwrap();
+    assert_eq!(rows(&home, "issued", gone), 0);
 }

@@ -45,3 +45,19 @@ fn a_certificate_of_another_identity_is_refused() {
     two.store_chain(&one.chain().unwrap().unwrap()).unwrap();
     assert!(matches!(load(&two, NOW), Err(Error::Certificate(certificate::Error::WrongSubject(_)))));
 }
+
+#[test]
+fn the_mesh_keys_holder_changes_its_own_roles() {
+    let home = tempfile::tempdir().unwrap();
+    let state = StateDir::open(home.path()).unwrap();
+    let relay = Roles::from_iter([Role::Agent, Role::Proxy, Role::Relay]);
+    assert!(matches!(reissue_own(&state, relay, None, NOW), Err(Error::NotAMember)));
+    create(&state, roles(), Some(Name::new("box").unwrap()), NOW).unwrap();
+    let own = reissue_own(&state, relay, None, NOW + DAY).unwrap();
+    assert_eq!((own.roles, own.issued_at, own.name.as_ref().map(Name::as_str)), (relay, NOW + DAY, Some("box")));
+    assert_eq!(*load(&state, NOW + DAY).unwrap().members.own(), own);
+    std::fs::remove_file(home.path().join("mesh.key")).unwrap();
+    assert!(
+        matches!(reissue_own(&state, roles(), None, NOW + DAY), Err(Error::NotTheMeshKey(mesh)) if mesh == own.mesh)
+    );
+}

@@ -30,7 +30,7 @@ pub(super) fn read(path: &Path, limit: usize) -> Result<Option<Vec<u8>>, Error> 
     Ok(Some(bytes))
 }
 
-/// Puts `bytes` in place of the file: written beside it, synced, renamed, and the directory synced.
+/// Puts `bytes` in place of the file: written beside it, synced, renamed, and the directory synced. One caller at a time.
 pub(super) fn write(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     let beside = path.with_extension("new");
     // Left over from a crash, perhaps with other modes.

@@ -1,4 +1,5 @@
-//! What an issuer remembers: invitations, who used them, and every certificate issued. On disk before it is answered.
+//! What an issuer remembers: invitations, who used them, and the newest certificate of each peer. On disk before it is
+//! answered.
 //!
 //! Seeds of invitations are not here: a copy of the database lets nobody in.
 
@@ -12,6 +13,8 @@ use std::{
 
 /// Another process cannot hold the database (the directory is locked), so waiting is for SQLite's own checkpoints.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
+/// Certificates that ended so long ago are forgotten, seconds.
+const KEPT_S: u64 = 90 * 24 * 60 * 60;
 /// Invitations and certificates in one listing.
 const LISTING: usize = 10_000;
 
@@ -25,6 +28,7 @@ const SCHEMA: &str = "
     CREATE TABLE IF NOT EXISTS issued (
         peer BLOB NOT NULL, issued_at INTEGER NOT NULL, not_after INTEGER NOT NULL, roles TEXT NOT NULL,
         name TEXT) STRICT;
+    CREATE TABLE IF NOT EXISTS renewals (peer BLOB PRIMARY KEY, chain BLOB NOT NULL) STRICT;
     CREATE INDEX IF NOT EXISTS issued_by_peer ON issued (peer, issued_at);
 ";
 
@@ -172,7 +176,43 @@ impl IssuerDb {
     /// # Errors
     /// The database fails.
     pub fn add_issued(&self, row: &IssuedRow) -> Result<(), Error> {
-        insert_issued(&self.connection(), row)
+        let mut connection = self.connection();
+        let transaction = connection.transaction()?;
+        insert_issued(&transaction, row)?;
+        Ok(transaction.commit()?)
+    }
+
+    /// The renewal that `peer` got last, if `still_good` says so of it; or else the one that `issue` makes, remembered.
+    ///
+    /// # Errors
+    /// The database fails, or `issue` does, and nothing is remembered.
+    pub fn renew<E: From<Error>>(
+        &self,
+        peer: &PeerId,
+        still_good: impl FnOnce(&[u8]) -> Result<bool, E>,
+        issue: impl FnOnce() -> Result<Issued, E>,
+    ) -> Result<Vec<u8>, E> {
+        let mut connection = self.connection();
+        let transaction = connection.transaction().map_err(Error)?;
+        let last = transaction
+            .query_row("SELECT chain FROM renewals WHERE peer = ?1", [peer.to_bytes()], |row| row.get::<_, Vec<u8>>(0))
+            .optional()
+            .map_err(Error)?;
+        if let Some(chain) = last
+            && still_good(&chain)?
+        {
+            return Ok(chain);
+        }
+        let issued = issue()?;
+        transaction
+            .execute(
+                "INSERT OR REPLACE INTO renewals (peer, chain) VALUES (?1, ?2)",
+                params![peer.to_bytes(), issued.chain],
+            )
+            .map_err(Error)?;
+        insert_issued(&transaction, &issued.row)?;
+        transaction.commit().map_err(Error)?;
+        Ok(issued.chain)
     }
 
     /// When the newest certificate of `peer` was issued here, unix seconds.
@@ -229,7 +269,16 @@ pub struct Issued {
     pub row: IssuedRow,
 }
 
+/// Remembers a certificate in place of those before it, and forgets what ended long ago.
 fn insert_issued(connection: &Connection, row: &IssuedRow) -> Result<(), Error> {
+    connection.execute(
+        "DELETE FROM issued WHERE peer = ?1 AND issued_at <= ?2",
+        params![row.peer.to_bytes(), seconds(row.issued_at)],
+    )?;
+    let forgotten = seconds(row.issued_at.saturating_sub(KEPT_S));
+    if connection.execute("DELETE FROM issued WHERE not_after < ?1", [forgotten])? > 0 {
+        connection.execute("DELETE FROM renewals WHERE peer NOT IN (SELECT peer FROM issued)", [])?;
+    }
     connection.execute(
         "INSERT INTO issued (peer, issued_at, not_after, roles, name) VALUES (?1, ?2, ?3, ?4, ?5)",
         params![row.peer.to_bytes(), seconds(row.issued_at), seconds(row.not_after), row.roles, row.name],

@@ -28,7 +28,7 @@ fn nobody_else_can_read_it() {
     state.store_mesh_key(&Keypair::generate_ed25519()).unwrap();
     state.next_epoch(1).unwrap();
     state.store_known_peers(vec![]).unwrap();
-    state.store_revocations(&revocation::RevocationList::default()).unwrap();
+    state.store_revocations(Arc::default).unwrap();
     state.issuer_db().unwrap();
     assert_eq!(mode(&path), 0o700);
     let files: Vec<_> = fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -92,4 +92,35 @@ fn known_peers_are_kept_bounded_and_a_damaged_file_counts_as_empty() {
     assert_eq!((read.len(), read[0].addresses.len(), read[0].peer), (KNOWN_PEERS, KNOWN_ADDRESSES, peers[0].peer));
     fs::write(home.path().join(KNOWN_PEERS_FILE), "{").unwrap();
     assert!(state.known_peers().unwrap().is_empty());
+}
+
+#[test]
+fn of_writers_at_the_same_time_none_fails_and_the_newest_list_stays() {
+    use dunlin_protocol::{
+        id::MeshId,
+        revocation::{Revocation, Target},
+    };
+    const WRITERS: usize = 8;
+    const ROUNDS: usize = 8;
+    let home = directory();
+    let state = StateDir::open(home.path()).unwrap();
+    let key = Keypair::generate_ed25519();
+    let mesh = MeshId::of(&key.clone().try_into_ed25519().unwrap().public());
+    let list = Mutex::new(Arc::<RevocationList>::default());
+    let start = std::sync::Barrier::new(WRITERS);
+    let revoke_and_store = || {
+        let revocation = Revocation { mesh, target: Target::Member(PeerId::random()), before: 1 };
+        let signed = SignedRevocation::by_mesh_key(&revocation, &key).unwrap();
+        Arc::make_mut(&mut list.lock().unwrap()).insert(signed, &mesh).unwrap();
+        state.store_revocations(|| Arc::clone(&list.lock().unwrap()))
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..WRITERS {
+            scope.spawn(|| {
+                start.wait();
+                (0..ROUNDS).for_each(|_| revoke_and_store().unwrap());
+            });
+        }
+    });
+    assert_eq!(state.revocations().unwrap().len(), WRITERS * ROUNDS);
 }

@@ -27,7 +27,7 @@ pub(crate) const QUIC: &str = "/ip4/127.0.0.1/udp/0/quic-v1";
 /// One mesh: its issuer's directory makes the certificates of all.
 pub(crate) struct Mesh {
     pub(crate) issuer: Issuer,
-    _home: TempDir,
+    pub(crate) home: TempDir,
     pub(crate) first: Member,
 }
 
@@ -85,19 +85,24 @@ impl Mesh {
         mesh::create(&state, all, None, clock::unix_s()).unwrap();
         let issuer = Issuer::open(&state).unwrap().unwrap();
         let first = Member::start(state, roles(&[Role::Proxy]), listen, &[], None).await;
-        Self { issuer, _home: home, first }
+        Self { issuer, home, first }
     }
 
     /// A state directory with a certificate for these roles and models.
     pub(crate) fn invite(&self, granted: Roles, models: Models) -> (TempDir, StateDir) {
+        self.invite_at(granted, models, clock::unix_s())
+    }
+
+    /// The same, with a certificate issued at `now`, unix seconds.
+    pub(crate) fn invite_at(&self, granted: Roles, models: Models, now: u64) -> (TempDir, StateDir) {
         let home = TempDir::new().unwrap();
         let state = StateDir::open(home.path()).unwrap();
         let peer = state.identity().unwrap().public().to_peer_id();
         let options = InvitationOptions { roles: granted, models, ..InvitationOptions::default() };
         let mut rng = rand::make_rng::<rand::rngs::StdRng>();
-        let token = self.issuer.invite(&options, Vec::new(), clock::unix_s(), &mut rng).unwrap();
+        let token = self.issuer.invite(&options, Vec::new(), now, &mut rng).unwrap();
         let request = token.request(peer, None).unwrap();
-        let chain = self.issuer.redeem(peer, &request, &RevocationList::default(), clock::unix_s()).unwrap();
+        let chain = self.issuer.redeem(peer, &request, &RevocationList::default(), now).unwrap();
         state.store_chain(&chain).unwrap();
         (home, state)
     }

@@ -12,4 +12,6 @@ mod discovery;
 mod liveness;
 mod records;
 mod relay;
+mod renewal;
 mod revocation;
+mod shutdown;

@@ -1,7 +1,13 @@
 //! Revocation: everywhere within seconds, also where nobody was when it was made.
 
 use crate::harness::*;
-use dunlin_protocol::{announcement::ReplicaState, id::Role};
+use dunlin_node::clock;
+use dunlin_protocol::{
+    announcement::ReplicaState,
+    certificate::Membership,
+    id::Role,
+    revocation::{ListVersion, RevocationList},
+};
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(5);
@@ -19,6 +25,8 @@ async fn a_revoked_member_is_out_everywhere() {
     let home = away.stop().await.unwrap();
 
     mesh.first.handle.revoke(agent.peer()).await.unwrap();
+    let stored = std::fs::read(mesh.home.path().join("revocations")).unwrap();
+    assert_eq!(RevocationList::decode(&stored).unwrap().len(), 1, "on disk before anybody is told");
     for at in [&mesh.first, &proxy] {
         until("out", SOON, || !is_connected(at, &agent) && !knows_replica(at, "m", &agent)).await;
     }
@@ -30,4 +38,21 @@ async fn a_revoked_member_is_out_everywhere() {
     let back = Member::start(state, roles(&[Role::Proxy]), &[TCP], &proxy.addresses(), Some(home)).await;
     until("the list was fetched", SOON, || back.handle.members().revocations().len() == 1).await;
     assert!(!knows_replica(&back, "m", &agent));
+}
+
+#[tokio::test]
+async fn a_connection_ends_with_the_rights_however_they_ended() {
+    let mesh = Mesh::new(&[TCP]).await;
+    let agent = mesh.member(&[Role::Agent], &[&mesh.first]).await;
+    until("connected", SOON, || is_connected(&mesh.first, &agent)).await;
+    let members = mesh.first.handle.members();
+    let shown = members.get(&agent.peer()).unwrap();
+    // As when a certificate is shown while its revocation is being merged: nothing changes afterwards that would tell.
+    let newer = Membership { issued_at: shown.issued_at + 1000, ..(*shown).clone() };
+    members.insert(newer, ListVersion::default());
+    members.revoke(mesh.issuer.revoke(agent.peer(), 0, clock::unix_s()).unwrap()).unwrap();
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert!(is_connected(&mesh.first, &agent));
+    members.insert((*shown).clone(), ListVersion::default());
+    until("out", SOON, || !is_connected(&mesh.first, &agent)).await;
 }
