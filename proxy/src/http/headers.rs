@@ -14,41 +14,28 @@ pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id"
 pub(crate) const REPLICA: HeaderName = HeaderName::from_static("x-dunlin-replica");
 /// The step of the routing ladder by which it was chosen.
 pub(crate) const ROUTE: HeaderName = HeaderName::from_static("x-dunlin-route");
-/// Everything of ours begins so; nothing of the kind passes from outside.
-const OURS: &str = "x-dunlin-";
 /// All headers of a request, bytes: less than what the hop carries.
 const HEADERS: usize = 32 << 10;
 /// Longest request id that is taken over.
 const REQUEST_ID_BYTES: usize = 128;
 
-/// Headers between two neighbours (RFC 9110 §7.6.1), and the ones that concern only the client and this proxy: its key,
-/// its cookies, what it is as a browser, and a compression under which events could not be told apart.
-const NOT_TO_ENGINES: [HeaderName; 13] = [
-    header::CONNECTION,
-    header::TE,
-    header::TRAILER,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-    header::HOST,
-    header::EXPECT,
-    header::AUTHORIZATION,
-    header::PROXY_AUTHORIZATION,
-    header::COOKIE,
-    header::ORIGIN,
-    header::REFERER,
-    header::ACCEPT_ENCODING,
+/// What concerns only the client and this proxy: its key, its cookies, what it is as a browser, a compression under which
+/// events could not be told apart; and the length of the body, which the hop counts itself.
+const NOT_TO_ENGINES: [&str; 11] = [
+    "accept-encoding",
+    "access-control-request-headers",
+    "access-control-request-method",
+    "authorization",
+    "content-length",
+    "cookie",
+    "expect",
+    "host",
+    "origin",
+    "referer",
+    "x-api-key",
 ];
-const ALSO_NOT_TO_ENGINES: [&str; 5] =
-    ["x-api-key", "keep-alive", "proxy-connection", "access-control-request-method", "access-control-request-headers"];
-
-const NOT_TO_CLIENTS: [HeaderName; 6] = [
-    header::CONNECTION,
-    header::TRAILER,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-    header::SET_COOKIE,
-    header::WWW_AUTHENTICATE,
-];
+/// What an engine says of itself as a web server.
+const NOT_TO_CLIENTS: [&str; 2] = ["set-cookie", "www-authenticate"];
 
 /// Refuses a head that the hop could not carry.
 pub(crate) fn check_size(client: &HeaderMap) -> Result<(), Error> {
@@ -60,18 +47,16 @@ pub(crate) fn check_size(client: &HeaderMap) -> Result<(), Error> {
 /// The headers of a request as the hop carries them.
 pub(crate) fn to_engine(client: &HeaderMap, replica: ReplicaId, model: &ModelId, id: &HeaderValue) -> HeaderMap {
     let mut headers = HeaderMap::with_capacity(client.len() + 3);
-    let named_by_connection = named_by_connection(client);
+    let connection = client.get_all(header::CONNECTION).into_iter().filter_map(|value| value.to_str().ok());
+    let named: Vec<&str> = connection.flat_map(hop::named_by_connection).collect();
     for (name, value) in client {
-        let kept = !NOT_TO_ENGINES.contains(name)
-            && !name.as_str().starts_with(OURS)
-            && !ALSO_NOT_TO_ENGINES.contains(&name.as_str())
-            && !named_by_connection.iter().any(|listed| name.as_str().eq_ignore_ascii_case(listed));
+        let kept = passes(name.as_str())
+            && !NOT_TO_ENGINES.contains(&name.as_str())
+            && !named.iter().any(|named| name.as_str().eq_ignore_ascii_case(named));
         if kept {
             headers.append(name, value.clone());
         }
     }
-    // The hop counts the body itself.
-    headers.remove(header::CONTENT_LENGTH);
     headers.insert(REQUEST_ID, id.clone());
     headers.insert(HeaderName::from_static(hop::REPLICA_INDEX), HeaderValue::from(replica.index));
     // Percent-encoded, so always a header value.
@@ -81,24 +66,15 @@ pub(crate) fn to_engine(client: &HeaderMap, replica: ReplicaId, model: &ModelId,
     headers
 }
 
-fn named_by_connection(headers: &HeaderMap) -> Vec<&str> {
-    let values = headers.get_all(header::CONNECTION).into_iter().filter_map(|value| value.to_str().ok());
-    values.flat_map(|value| value.split(',')).map(str::trim).filter(|name| !name.is_empty()).collect()
+/// Whether a header passes beyond the next neighbour at all, in either direction.
+fn passes(name: &str) -> bool {
+    !name.starts_with(hop::OWN_PREFIX) && !hop::HOP_BY_HOP.contains(&name)
 }
 
 /// Leaves of an engine's headers what is for the client.
 pub(crate) fn to_client(headers: &mut HeaderMap) {
-    for name in &NOT_TO_CLIENTS {
-        headers.remove(name);
-    }
-    let foreign: Vec<HeaderName> = headers
-        .keys()
-        .filter(|name| {
-            let name = name.as_str();
-            name.starts_with(OURS) || name.starts_with("access-control-") || name == "keep-alive"
-        })
-        .cloned()
-        .collect();
+    let kept = |name: &str| passes(name) && !NOT_TO_CLIENTS.contains(&name) && !name.starts_with("access-control-");
+    let foreign: Vec<HeaderName> = headers.keys().filter(|name| !kept(name.as_str())).cloned().collect();
     for name in foreign {
         headers.remove(name);
     }
