@@ -1,6 +1,6 @@
 //! The lists of models: joined over all replicas that serve.
 
-use dunlin_node::directory::{Directory, Replica};
+use dunlin_node::directory::{Directory, Reachability, Replica};
 use dunlin_protocol::{
     announcement::{ReplicaState, ServedModel},
     id::ModelId,
@@ -31,7 +31,7 @@ pub(super) fn list(directory: &Directory, started: u64) -> Value {
 /// `GET /v1/models/ID`: `None` when no replica serves it.
 pub(super) fn one(directory: &Directory, id: &ModelId, started: u64) -> Option<Value> {
     let mut joined: Option<Joined<'_>> = None;
-    for replica in directory.replicas(id).filter(|replica| replica.state == ReplicaState::Ready) {
+    for replica in directory.replicas(id).filter(|replica| serves(replica)) {
         if let Some(served) = replica.models.iter().find(|served| served.id == *id) {
             joined.get_or_insert_with(|| Joined::new(served, replica)).join(served);
         }
@@ -48,7 +48,12 @@ pub(super) fn count(directory: &Directory) -> usize {
 }
 
 fn ready(directory: &Directory) -> impl Iterator<Item = &Replica> {
-    directory.all_replicas().filter(|replica| replica.state == ReplicaState::Ready)
+    directory.all_replicas().filter(|replica| serves(replica))
+}
+
+/// Whether a request could find it. Peers whose rights are unknown are not in the directory at all.
+fn serves(replica: &Replica) -> bool {
+    replica.state == ReplicaState::Ready && replica.reachability != Reachability::Disconnected
 }
 
 impl<'a> Joined<'a> {
@@ -96,7 +101,7 @@ mod tests {
     };
     use std::time::Instant;
 
-    fn announce(directory: &mut Directory, state: ReplicaState, models: &[(&str, Option<u32>)]) {
+    fn announce(directory: &mut Directory, state: ReplicaState, models: &[(&str, Option<u32>)]) -> PeerId {
         let models = models.iter().map(|(id, context)| ServedModel {
             id: ModelId::new(id).unwrap(),
             parent: id.strip_suffix("-lora").map(|parent| ModelId::new(parent).unwrap()),
@@ -115,6 +120,26 @@ mod tests {
             models: models.collect(),
         };
         directory.apply(Event::Announcement(announcement), Instant::now());
+        peer
+    }
+
+    #[test]
+    fn models_are_listed_while_somebody_can_be_asked() {
+        let mut directory = Directory::default();
+        let (a, b) = (ModelId::new("a").unwrap(), ModelId::new("b").unwrap());
+        let lost = announce(&mut directory, ReplicaState::Ready, &[("a", None), ("b", None)]);
+        announce(&mut directory, ReplicaState::Ready, &[("b", None)]);
+        for (event, models, replicas) in [
+            (Event::Connected { peer: lost, relayed: false }, 2, 2),
+            (Event::Disconnected { peer: lost }, 1, 1),
+            (Event::Connected { peer: lost, relayed: true }, 2, 2),
+        ] {
+            directory.apply(event, Instant::now());
+            assert_eq!(count(&directory), models);
+            assert_eq!(list(&directory, 7)["data"].as_array().unwrap().len(), models);
+            assert_eq!(one(&directory, &a, 7).is_some(), models == 2);
+            assert_eq!(one(&directory, &b, 7).unwrap()["replicas"], replicas);
+        }
     }
 
     #[test]

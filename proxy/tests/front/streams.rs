@@ -200,6 +200,7 @@ async fn a_process_serves_its_own_requests() {
     let answer = mesh.client().stream("m").await;
     assert_eq!((answer.status, answer.text()), (StatusCode::OK, [ONE, LAST, DONE].concat()));
     assert_eq!(answer.header("x-dunlin-replica"), mesh.proxy.replica_id(0).to_string());
+    assert_eq!(mesh.client().get("/ready").await.status, StatusCode::OK);
     let mut answer = mesh.client().begin_stream("m").await;
     answer.body_mut().frame().await.unwrap().unwrap();
     drop(answer);
