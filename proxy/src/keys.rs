@@ -8,12 +8,12 @@ mod store;
 mod token;
 
 use arc_swap::ArcSwap;
+use dunlin_node::clock;
 use serde::{Deserialize, Serialize};
 use std::{
     collections::HashMap,
     path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{SystemTime, UNIX_EPOCH},
 };
 use store::Store;
 
@@ -130,7 +130,7 @@ impl Keys {
             return Err(Error::TooMany);
         }
         let token = token::Token::random()?;
-        let about = Key { id: token.id.clone(), name: name.to_owned(), created: unix_now(), revoked: None };
+        let about = Key { id: token.id.clone(), name: name.to_owned(), created: clock::unix_s(), revoked: None };
         store.insert(&about, &token.digest())?;
         self.reload(&mut store)?;
         Ok(Created { key: token.to_string(), about })
@@ -153,7 +153,7 @@ impl Keys {
         let id = token::parse(id_or_key).map_or(id_or_key.trim(), |(id, _)| id);
         let mut store = self.store();
         // The id only: what was given may have been a whole key, mistyped.
-        let key = store.revoke(id, unix_now())?.ok_or_else(|| Error::Unknown(id.chars().take(16).collect()))?;
+        let key = store.revoke(id, clock::unix_s())?.ok_or_else(|| Error::Unknown(id.chars().take(16).collect()))?;
         self.reload(&mut store)?;
         Ok(key)
     }
@@ -209,10 +209,6 @@ impl std::fmt::Debug for Keys {
 fn load(store: &mut Store) -> Result<HashMap<String, Entry>, Error> {
     let all = store.all()?;
     Ok(all.into_iter().map(|(key, digest)| (key.id, Entry { digest, revoked: key.revoked.is_some() })).collect())
-}
-
-fn unix_now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 #[cfg(test)]

@@ -11,13 +11,13 @@ use crate::{
     pool::{self, Pool},
     request::body::Bounds,
 };
-use dunlin_node::{Handle, hop::Budget};
+use dunlin_node::{Handle, clock, hop::Budget};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::{
     io,
     net::{SocketAddr, TcpListener},
     sync::{Arc, Mutex},
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::Duration,
 };
 use tokio::time::{self, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
@@ -86,7 +86,7 @@ impl Proxy {
                 dispatcher: dispatcher.clone(),
                 metrics: metrics.clone(),
                 silence: config.silence,
-                started: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+                started: clock::unix_s(),
                 rng: Mutex::new(rand::make_rng()),
             })
         };
