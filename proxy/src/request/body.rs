@@ -1,6 +1,6 @@
 //! Reading a request's body into memory, within bounds: of one body, of all bodies together, and of a client's time.
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use dunlin_node::hop::{Budget, Reservation};
 use http_body::Body;
 use http_body_util::BodyExt;
@@ -67,32 +67,59 @@ async fn collect<B>(body: &mut B, bounds: &Bounds, share: &mut Reservation) -> R
 where
     B: Body<Data = Bytes> + Unpin,
 {
-    let mut first = Bytes::new();
-    let mut rest = BytesMut::new();
+    let mut pieces = Pieces::default();
     while let Some(frame) = timeout(bounds.pause, body.frame()).await.map_err(|_| Error::TooSlow)? {
         let Ok(piece) = frame.map_err(|_| Error::Broken)?.into_data() else { continue };
-        if first.len() + rest.len() + piece.len() > bounds.body {
+        if pieces.len() + piece.len() > bounds.body {
             return Err(Error::TooLarge(bounds.body));
         }
-        if !share.grow(piece.len()) {
+        let announced = usize::try_from(body.size_hint().lower()).unwrap_or(0).min(bounds.body);
+        if !pieces.push(piece, announced, share) {
             return Err(Error::NoRoom);
         }
-        if first.is_empty() {
-            first = piece;
-            continue;
-        }
-        if rest.is_empty() {
-            rest.reserve(usize::try_from(body.size_hint().lower()).unwrap_or(0).min(bounds.body) + piece.len());
-        }
-        rest.extend_from_slice(&piece);
     }
-    if rest.is_empty() {
-        return Ok(first);
+    Ok(pieces.whole())
+}
+
+/// What has come of a body: the first piece as it came, which often is all; with a second one, all in one buffer. What is
+/// allocated is reserved before, so that a client can't make more of it by announcing a body that it never sends.
+#[derive(Default)]
+struct Pieces {
+    first: Bytes,
+    joined: Vec<u8>,
+}
+
+impl Pieces {
+    fn len(&self) -> usize {
+        self.first.len() + self.joined.len()
     }
-    let mut whole = BytesMut::with_capacity(first.len() + rest.len());
-    whole.extend_from_slice(&first);
-    whole.extend_from_slice(&rest);
-    Ok(whole.freeze())
+
+    /// Takes a piece, after which `announced` more bytes are expected; `false`, and the piece lost, when `share` can't
+    /// have the memory.
+    fn push(&mut self, piece: Bytes, announced: usize, share: &mut Reservation) -> bool {
+        if self.len() == 0 {
+            self.first = piece;
+            return share.grow(self.first.len());
+        }
+        let needed = self.len() + piece.len();
+        if needed > self.joined.capacity() {
+            let capacity = needed.max((needed * 2).min(needed + announced));
+            let reserved = self.first.len() + self.joined.capacity();
+            if !share.grow(capacity - reserved) {
+                return false;
+            }
+            self.joined.reserve_exact(capacity - self.joined.len());
+        }
+        if !self.first.is_empty() {
+            self.joined.extend_from_slice(&std::mem::take(&mut self.first));
+        }
+        self.joined.extend_from_slice(&piece);
+        true
+    }
+
+    fn whole(self) -> Bytes {
+        if self.joined.is_empty() { self.first } else { self.joined.into() }
+    }
 }
 
 /// Throws away what a client still sends of a body that nobody wants, within bounds.
@@ -135,6 +162,25 @@ mod tests {
     async fn pieces_are_joined_in_order() {
         let (bytes, _) = read(&mut pieces(&["a", "bc", "", "def"]), &bounds()).await.unwrap();
         assert_eq!(bytes, "abcdef");
+    }
+
+    /// A client that announces much and sends little must get no more memory than is counted.
+    #[test]
+    fn what_is_allocated_is_reserved() {
+        let budget = Budget::new(1 << 20);
+        let mut share = budget.reserve(0).unwrap();
+        let mut pieces = Pieces::default();
+        for sent in 1..=50 {
+            assert!(pieces.push(Bytes::from_static(b"ab"), (64 << 20) - 2 * sent, &mut share));
+            assert_eq!(pieces.first.len() + pieces.joined.capacity(), budget.used());
+            assert!(budget.used() <= 4 * sent, "{} for {} bytes", budget.used(), 2 * sent);
+        }
+        // The end is known: no more is taken than it needs.
+        while pieces.len() < 150 {
+            assert!(pieces.push(Bytes::from_static(b"ab"), 148 - pieces.len(), &mut share));
+        }
+        assert!(budget.used() <= 200, "{}", budget.used());
+        assert_eq!(pieces.whole(), "ab".repeat(75));
     }
 
     #[tokio::test]
