@@ -8,8 +8,10 @@
 //! may do better.
 
 mod attempt;
+mod unknown;
 
 use crate::{
+    config::Config,
     errors::{Cause, Error},
     http::{answer::Relay, endpoint::Dialect},
     metrics::Metrics,
@@ -22,10 +24,11 @@ use dunlin_node::{Handle, hop::Reservation};
 use dunlin_protocol::{id::ModelId, topic::Topic};
 use http::{HeaderMap, HeaderValue, Method, Response, uri::PathAndQuery};
 use std::{
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 use tokio::time;
+use unknown::NotFound;
 
 /// Replicas asked for one request at most, those not counted that refused for being full.
 const TRIES: usize = 3;
@@ -46,6 +49,7 @@ pub(crate) struct Dispatcher {
     pub(crate) first_byte: Duration,
     /// [`crate::Config::hold`].
     pub(crate) hold: Duration,
+    not_found: Mutex<NotFound>,
 }
 
 /// One client's request, with all that is needed to send it several times.
@@ -71,6 +75,12 @@ pub(crate) struct Ask {
 }
 
 impl Dispatcher {
+    /// Asks the replicas of `pool` over the mesh of `handle`, as configured.
+    pub(crate) fn new(handle: Handle, pool: Arc<Pool>, metrics: Arc<Metrics>, config: &Config) -> Self {
+        let Config { first_byte, hold, .. } = *config;
+        Self { handle, pool, metrics, first_byte, hold, not_found: Mutex::default() }
+    }
+
     /// The first answer that may be shown to the client.
     ///
     /// # Errors
@@ -139,16 +149,32 @@ impl Dispatcher {
         found.map_err(|why| Error::unserved(model, why))
     }
 
-    /// A model of which nothing is known is looked up once.
+    /// A model of which nothing is known is looked up, once per while.
     async fn look_up_unknown(&self, model: &ModelId) -> Result<(), Error> {
         let known = || self.handle.directory().read(|directory| directory.knows(model));
         if known() {
             return Ok(());
         }
-        let look_up = self.handle.look_up(Topic::Model(model.clone()));
-        if let Ok(Err(error)) = time::timeout(LOOK_UP, look_up).await {
-            tracing::debug!(%model, %error, "look-up failed");
+        let unknown = Err(Error::unserved(model, Unserved::Unknown));
+        if self.not_found().has(model, Instant::now()) {
+            return unknown;
         }
-        if known() { Ok(()) } else { Err(Error::unserved(model, Unserved::Unknown)) }
+        let look_up = self.handle.look_up(Topic::Model(model.clone()));
+        let found = time::timeout(LOOK_UP, look_up).await;
+        if known() {
+            return Ok(());
+        }
+        match found {
+            // A look-up that failed or goes on says nothing of the model.
+            Ok(Err(error)) => tracing::debug!(%model, %error, "look-up failed"),
+            Err(_) => tracing::debug!(%model, "look-up takes too long"),
+            Ok(Ok(_)) => self.not_found().add(model, Instant::now()),
+        }
+        unknown
+    }
+
+    fn not_found(&self) -> MutexGuard<'_, NotFound> {
+        // A list only: nothing that a panic elsewhere could leave half done.
+        self.not_found.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

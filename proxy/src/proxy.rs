@@ -70,14 +70,7 @@ impl Proxy {
             waiting: config.waiting,
         };
         let pool = Arc::new(Pool::new(handle.directory().clone(), settings, metrics.clone()));
-        let dispatcher = Dispatcher {
-            handle,
-            pool: pool.clone(),
-            metrics: metrics.clone(),
-            first_byte: config.first_byte,
-            hold: config.hold,
-        };
-        let dispatcher = Arc::new(dispatcher);
+        let dispatcher = Arc::new(Dispatcher::new(handle, pool.clone(), metrics.clone(), &config));
         let budget = Budget::new(config.buffered);
         let door = |auth| {
             Arc::new(Door {

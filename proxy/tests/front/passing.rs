@@ -103,6 +103,10 @@ async fn what_cannot_be_served_is_said_in_openais_shape() {
     let unknown = client.chat("no-such-model").await;
     assert_eq!((unknown.status, unknown.code().as_str()), (StatusCode::NOT_FOUND, "model_not_found"));
     assert_eq!(unknown.json()["error"]["param"], "model");
+    // That it was not found is remembered, until somebody serves it.
+    let engine = Engine::saying("{}");
+    let _agent = mesh.agent(&["no-such-model"], 4, &engine).await;
+    assert_eq!(client.chat("no-such-model").await.status, StatusCode::OK);
     let cases = [
         (r#"{"messages":[]}"#, "invalid_value", "model"),
         (r#"{"model":"m","model":"m"}"#, "invalid_value", "more than once"),
