@@ -128,7 +128,11 @@ impl Dispatcher {
     /// Lost connections are always tried again; what an engine worked for in vain only where there is another replica,
     /// and within the budget.
     fn another_may_do_better(&self, model: &ModelId, ticket: &Ticket, cause: Cause) -> bool {
-        !cause.costs() || (!self.pool.only(model, &ticket.tried) && self.pool.may_retry())
+        let other_only = cause.costs() || cause == Cause::NotServed;
+        if other_only && self.pool.only(model, &ticket.tried) {
+            return false;
+        }
+        !cause.costs() || self.pool.may_retry()
     }
 
     /// Before the same replica is asked again for want of another.

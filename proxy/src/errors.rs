@@ -86,9 +86,12 @@ pub(crate) enum Cause {
     /// Its agent says that the engine failed.
     #[error("reported that its engine failed")]
     Engine,
-    /// Its agent failed or doesn't serve the model.
+    /// Its agent failed.
     #[error("refused the request")]
     Agent,
+    /// Its agent doesn't serve the model any more, or not yet.
+    #[error("does not serve it now")]
+    NotServed,
     /// The engine answered 502, 503 or 504.
     #[error("answered {0}")]
     Status(u16),
@@ -103,6 +106,7 @@ impl Cause {
             Self::Timeout => "timeout",
             Self::Engine => "engine",
             Self::Agent => "agent",
+            Self::NotServed => "not_served",
             Self::Status(_) => "status",
         }
     }
@@ -176,7 +180,7 @@ impl Error {
             },
             Self::Failed { last, .. } => {
                 let status = match last {
-                    Cause::Unreachable | Cause::Lost => StatusCode::SERVICE_UNAVAILABLE,
+                    Cause::Unreachable | Cause::Lost | Cause::NotServed => StatusCode::SERVICE_UNAVAILABLE,
                     _ => StatusCode::BAD_GATEWAY,
                 };
                 Shape { retry_after: Some(SOON), ..shape(status, "server_error", "replicas_failed") }
@@ -263,6 +267,7 @@ mod tests {
             (Error::Request(request::Error::NoModel), 400, "invalid_value", false),
             (failed(Cause::Timeout), 504, "replica_timeout", true),
             (failed(Cause::Lost), 503, "replicas_failed", true),
+            (failed(Cause::NotServed), 503, "replicas_failed", true),
             (failed(Cause::Status(502)), 502, "replicas_failed", true),
         ];
         for (error, status, code, retry) in cases {

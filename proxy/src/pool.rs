@@ -176,7 +176,7 @@ impl Pool {
     ) -> Option<Lease> {
         for candidate in &mut seen.ready {
             if let Some(record) = state.records.get_mut(&candidate.replica) {
-                candidate.own = record.own(candidate.load.map(|load| load.received), now);
+                candidate.own = record.own(model, candidate.load.map(|load| load.received), now);
             }
         }
         let turn = state.turn(model);

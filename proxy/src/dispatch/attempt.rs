@@ -55,18 +55,22 @@ impl Dispatcher {
                 return Err(Failure::Full);
             }
             Err(Refused::Draining) => return Err(Failure::Draining),
+            // No failure of the replica: it may well serve its other models.
+            Err(Refused::Failed(Cause::NotServed)) => {
+                lease.lacks(&ask.peek.model);
+                return Err(Failure::Failed(Cause::NotServed));
+            }
             Err(Refused::Failed(cause)) => {
                 lease.failed();
                 return Err(Failure::Failed(cause));
             }
         };
         let status = answer.status();
-        // An engine whose worker process has died answers so though its health check says 200.
         let failing = status.is_server_error();
-        if failing {
-            lease.failed()
-        } else {
-            lease.answered()
+        if is_failure_of_replica(status) {
+            lease.failed();
+        } else if !failing {
+            lease.answered();
         }
         headers::to_client(answer.headers_mut());
         answer.headers_mut().insert(headers::REPLICA, lease.name().clone());
@@ -77,12 +81,10 @@ impl Dispatcher {
         }
         let answer = answer
             .map(|rest| Relay::new((first, rest), watch, failing, lease, self.handle.clone(), self.metrics.clone()));
-        match status {
-            StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
-                Err(Failure::Answered(Cause::Status(status.as_u16()), Box::new(answer)))
-            }
-            _ => Ok(answer),
+        if is_failure_of_replica(status) {
+            return Err(Failure::Answered(Cause::Status(status.as_u16()), Box::new(answer)));
         }
+        Ok(answer)
     }
 
     /// Sends the request and reads up to the first piece of the answer's body.
@@ -101,7 +103,7 @@ impl Dispatcher {
             }
         })?;
         self.take_load(replica.peer, answer.headers());
-        if let Some(refused) = refusal(answer.headers()) {
+        if let Some(refused) = refusal(answer.status(), answer.headers()) {
             return Err(refused);
         }
         let first = first_piece(answer.body_mut()).await?;
@@ -141,6 +143,13 @@ impl Dispatcher {
     }
 }
 
+/// Whether an engine's answer says that the replica, and not the request, is at fault: an engine whose worker process has
+/// died answers so though its health check says 200. Of other 5xx a request may be the cause, which must not get a healthy
+/// replica ejected.
+fn is_failure_of_replica(status: StatusCode) -> bool {
+    matches!(status, StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT)
+}
+
 /// Why a replica gave no answer of its engine.
 enum Refused {
     Full,
@@ -157,13 +166,19 @@ fn request(ask: &Ask, replica: ReplicaId) -> Request<Body> {
     request
 }
 
-/// What an agent says when it is not the engine that answers.
-fn refusal(headers: &HeaderMap) -> Option<Refused> {
+/// What an agent says when it is not the engine that answers. The status is then the agent's own word too.
+fn refusal(status: StatusCode, headers: &HeaderMap) -> Option<Refused> {
     let said = headers.get(hop::FAULT)?;
+    let retry_is_safe = headers.get(hop::RETRY_SAFE).is_some_and(|value| value == "yes");
     Some(match said.to_str().ok().and_then(|fault| fault.parse().ok()) {
         Some(Fault::Full) => Refused::Full,
         Some(Fault::Draining) => Refused::Draining,
+        // It waited for its engine in vain, which may be at work still.
+        Some(Fault::Engine) if !retry_is_safe && status == StatusCode::GATEWAY_TIMEOUT => {
+            Refused::Failed(Cause::Timeout)
+        }
         Some(Fault::Engine) => Refused::Failed(Cause::Engine),
+        Some(Fault::Agent) if status == StatusCode::NOT_FOUND => Refused::Failed(Cause::NotServed),
         // A fault that only a newer agent knows is at least not the engine's answer.
         Some(Fault::Agent) | None => Refused::Failed(Cause::Agent),
     })

@@ -2,7 +2,7 @@
 
 use super::Pool;
 use crate::route::{Ranked, Step};
-use dunlin_protocol::id::ReplicaId;
+use dunlin_protocol::id::{ModelId, ReplicaId};
 use http::HeaderValue;
 use std::{sync::Arc, time::Instant};
 
@@ -61,6 +61,13 @@ impl Lease {
         if record.breaker.on_failure(Instant::now(), rng) {
             self.pool.metrics.ejections.inc();
             tracing::warn!(replica = %self.best.replica, "replica ejected after failures");
+        }
+    }
+
+    /// The replica doesn't serve `model`, whatever its announcement says.
+    pub(crate) fn lacks(self, model: &ModelId) {
+        if let Some(record) = self.pool.state().records.get_mut(&self.best.replica) {
+            record.lacks(model, Instant::now());
         }
     }
 

@@ -1,7 +1,10 @@
 //! What this proxy remembers of one replica.
 
-use crate::{eject::Breaker, route::Own};
-use dunlin_protocol::id::ReplicaId;
+use crate::{
+    eject::Breaker,
+    route::{Own, Standing},
+};
+use dunlin_protocol::id::{ModelId, ReplicaId};
 use http::HeaderValue;
 use std::{
     collections::VecDeque,
@@ -10,6 +13,10 @@ use std::{
 
 /// How long a replica that refused as `full` is taken for full, unless one of our own requests ends there.
 const REFUSED: Duration = Duration::from_millis(50);
+/// How long a replica that refused a model as not served is left out for that model: its announcement is on its way.
+const LACKING: Duration = Duration::from_secs(5);
+/// Such models that are remembered per replica.
+const LACKED: usize = 64;
 /// Sends and ends that are remembered per replica while no report comes.
 const SINCE_REPORT: usize = 1024;
 
@@ -23,6 +30,7 @@ pub(super) struct Record {
     sent: VecDeque<Instant>,
     ended: VecDeque<Instant>,
     refused: Option<Instant>,
+    lacked: VecDeque<(ModelId, Instant)>,
     /// Its failures.
     pub(super) breaker: Breaker,
 }
@@ -37,6 +45,7 @@ impl Record {
             sent: VecDeque::new(),
             ended: VecDeque::new(),
             refused: None,
+            lacked: VecDeque::new(),
             breaker: Breaker::default(),
         }
     }
@@ -60,13 +69,26 @@ impl Record {
         self.refused = Some(now);
     }
 
-    /// Whether nothing is lost by forgetting it.
+    /// It refused a request for not serving `model`.
+    pub(super) fn lacks(&mut self, model: &ModelId, now: Instant) {
+        self.lacked.retain(|(lacked, since)| lacked != model && now.saturating_duration_since(*since) < LACKING);
+        if self.lacked.len() >= LACKED {
+            self.lacked.pop_front();
+        }
+        self.lacked.push_back((model.clone(), now));
+    }
+
+    fn lacked(&self, model: &ModelId, now: Instant) -> bool {
+        self.lacked.iter().any(|(lacked, since)| lacked == model && now.saturating_duration_since(*since) < LACKING)
+    }
+
+    /// Whether little is lost by forgetting it.
     pub(super) fn is_forgettable(&self) -> bool {
         self.in_flight == 0 && self.breaker.is_clean()
     }
 
-    /// What is known at `now`, when the newest report came at `received`.
-    pub(super) fn own(&mut self, received: Option<Instant>, now: Instant) -> Own {
+    /// What is known at `now` of its serving `model`, when the newest report came at `received`.
+    pub(super) fn own(&mut self, model: &ModelId, received: Option<Instant>, now: Instant) -> Own {
         if let Some(received) = received {
             forget(&mut self.sent, received);
             forget(&mut self.ended, received);
@@ -76,7 +98,7 @@ impl Record {
             sent_since: u32::try_from(self.sent.len()).unwrap_or(u32::MAX),
             ended_since: u32::try_from(self.ended.len()).unwrap_or(u32::MAX),
             refused: self.refused.is_some_and(|at| now.saturating_duration_since(at) < REFUSED),
-            standing: self.breaker.standing(now),
+            standing: if self.lacked(model, now) { Standing::Ejected } else { self.breaker.standing(now) },
         }
     }
 }

@@ -34,8 +34,10 @@ pub(crate) enum Play {
     HeadOnly,
     /// Nothing at all.
     Hang,
-    /// The agent's own refusal.
+    /// The agent's own refusal, of which the engine has seen nothing.
     Refuse(Fault),
+    /// The agent's own refusal, with its status and whether another may be asked.
+    RefuseAs(Fault, StatusCode, &'static str),
     /// Answers after a while.
     Slow(Duration),
 }
@@ -134,6 +136,12 @@ async fn answer(State(engine): State<Arc<Inner>>, request: Request) -> Response 
     let response = match play {
         Play::Say(status, kind, body) => said(status, kind, Body::from(body)),
         Play::Refuse(fault) => refusal(fault),
+        Play::RefuseAs(fault, status, retry_safe) => {
+            let mut refused = refusal(fault);
+            *refused.status_mut() = status;
+            refused.headers_mut().insert(RETRY_SAFE, http::HeaderValue::from_static(retry_safe));
+            refused
+        }
         Play::Hang => std::future::pending().await,
         Play::Half(text) => {
             let pieces = [Ok(Bytes::from_static(text.as_bytes())), Err(std::io::Error::other("died"))];

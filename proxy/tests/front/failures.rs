@@ -136,6 +136,63 @@ async fn a_liar_is_left_for_another() {
     assert!(liar.asked() <= 4, "{}", liar.asked());
 }
 
+/// Else clients could eject healthy replicas with requests that an engine can't do, or stumbles over.
+#[tokio::test]
+async fn errors_that_a_request_may_have_caused_eject_nobody() {
+    let mesh = Mesh::new().await;
+    let engine = Engine::saying("{}");
+    let _agent = mesh.agent(&["m"], 64, &engine).await;
+    for status in [StatusCode::INTERNAL_SERVER_ERROR, StatusCode::NOT_IMPLEMENTED] {
+        engine.play(Play::Say(status, "application/json", Bytes::from_static(b"{}")));
+        for _ in 0..4 {
+            assert_eq!(mesh.client().chat("m").await.status, status);
+        }
+    }
+    assert_eq!(mesh.metric("dunlin_proxy_ejections_total").await, 0.0);
+}
+
+/// It lists a model that it has just unloaded: that says nothing of its other models.
+#[tokio::test]
+async fn a_replica_that_lacks_one_model_serves_the_others() {
+    let mesh = Mesh::new().await;
+    let (lacks, has) = (Engine::saying("{}"), Engine::saying("{}"));
+    let lacking = mesh.agent(&["m", "n"], 64, &lacks).await;
+    lacks.play(Play::RefuseAs(Fault::Agent, StatusCode::NOT_FOUND, "yes"));
+    // Alone, it is asked once per request, and the client may come back.
+    let alone = mesh.client().chat("m").await;
+    assert_eq!((alone.status, alone.code().as_str()), (StatusCode::SERVICE_UNAVAILABLE, "replicas_failed"));
+    assert_eq!(lacks.asked(), 1);
+    let having = mesh.agent(&["m", "n"], 64, &has).await;
+    for _ in 0..12 {
+        assert_eq!(mesh.client().chat("m").await.header("x-dunlin-replica"), having.replica().to_string());
+    }
+    assert_eq!(lacks.asked(), 1, "remembered for a while");
+    assert_eq!(mesh.metric("dunlin_proxy_ejections_total").await, 0.0);
+    lacks.play(Play::Say(StatusCode::OK, "application/json", Bytes::from_static(b"{}")));
+    let mut chosen = Vec::new();
+    for _ in 0..20 {
+        chosen.push(mesh.client().chat("n").await.header("x-dunlin-replica").to_owned());
+    }
+    assert!(chosen.contains(&lacking.replica().to_string()), "{chosen:?}");
+}
+
+/// The agent waited for its engine in vain for minutes, and the engine may be at it still.
+#[tokio::test]
+async fn an_engine_that_was_silent_is_not_asked_again_at_once() {
+    let mesh = Mesh::new().await;
+    let engine = Engine::new(Play::RefuseAs(Fault::Engine, StatusCode::GATEWAY_TIMEOUT, "no"));
+    let _agent = mesh.agent(&["m"], 64, &engine).await;
+    let answer = mesh.client().chat("m").await;
+    assert_eq!((answer.status, answer.code().as_str()), (StatusCode::GATEWAY_TIMEOUT, "replica_timeout"));
+    assert_eq!(engine.asked(), 1);
+    let other = Engine::saying("{}");
+    let _other = mesh.agent(&["m"], 64, &other).await;
+    for _ in 0..6 {
+        assert_eq!(mesh.client().chat("m").await.status, StatusCode::OK);
+    }
+    assert!(mesh.metric("dunlin_proxy_retries_total{cause=\"timeout\"").await >= 1.0);
+}
+
 #[tokio::test]
 async fn a_draining_replica_sends_its_requests_elsewhere() {
     let mesh = Mesh::new().await;
@@ -155,7 +212,12 @@ async fn a_replica_that_returns_is_used_again() {
     let engine = Engine::saying("{}");
     let mut first = mesh.agent(&["m"], 4, &engine).await;
     assert_eq!(mesh.client().chat("m").await.status, StatusCode::OK);
+    assert_eq!(mesh.client().get("/ready").await.status, StatusCode::OK);
     first.kill().await;
+    mesh.until(|mesh| !mesh.knows(&first, "m", true)).await;
+    assert_eq!(mesh.client().get("/ready").await.status, StatusCode::SERVICE_UNAVAILABLE, "nobody is left");
+    assert_eq!(mesh.client().get("/v1/models").await.json()["data"], serde_json::json!([]));
+    assert_eq!(mesh.client().get("/v1/models/m").await.status, StatusCode::NOT_FOUND);
     let gone = mesh.client().chat("m").await;
     assert!(gone.status.is_server_error() && gone.headers.contains_key("retry-after"), "{}", gone.text());
     let _second = mesh.agent(&["m"], 4, &engine).await;
