@@ -187,7 +187,8 @@ impl Node {
         hop.serve_own(self.handle.peer_id(), members.clone(), self.routes.clone());
         let ended = CancellationToken::new();
         let server = hop::server::serve(self.incoming, members, self.routes, self.settings, shutdown.clone());
-        let renewal = renew::run(self.handle.clone(), shutdown.clone());
+        // Large, and rarely at work.
+        let renewal = Box::pin(renew::run(self.handle.clone(), shutdown.clone()));
         // The swarm must be polled until the last answer on the hop is out.
         let serving = async {
             tokio::join!(server, renewal);
