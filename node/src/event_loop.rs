@@ -19,6 +19,7 @@ use crate::{
     registration::Registration,
     reports::Reports,
     state::StateDir,
+    stream,
 };
 use dunlin_protocol::{
     id::{PeerId, Role, Roles},
@@ -58,6 +59,7 @@ pub(crate) struct EventLoop {
     pub(crate) commands: mpsc::Receiver<Command>,
     pub(crate) members: Members,
     pub(crate) hop: Hop,
+    pub(crate) streams: stream::Control,
     pub(crate) state: StateDir,
     pub(crate) roles: Roles,
     pub(crate) external: Vec<Multiaddr>,

@@ -23,6 +23,8 @@ pub enum Verdict {
     Suspect(PeerId),
     /// Silent for [`DEAD`].
     Dead(PeerId),
+    /// A suspect that spoke in a way that only `last_report` of [`Liveness::check`] knows of.
+    Back(PeerId),
 }
 
 /// When each connected peer was last heard.
@@ -70,7 +72,9 @@ impl Liveness {
                 heard.at = heard.at.max(report);
             }
             let silence = now.saturating_duration_since(heard.at);
-            if silence >= DEAD {
+            if silence < SUSPECT && std::mem::take(&mut heard.suspect) {
+                verdicts.push(Verdict::Back(*peer));
+            } else if silence >= DEAD {
                 verdicts.push(Verdict::Dead(*peer));
             } else if silence >= SUSPECT && !std::mem::replace(&mut heard.suspect, true) {
                 verdicts.push(Verdict::Suspect(*peer));
@@ -102,5 +106,15 @@ mod tests {
         liveness.connected(peer, start);
         let at = start + Duration::from_secs(4);
         assert!(liveness.check(|_| Some(start + Duration::from_secs(3)), at).is_empty());
+    }
+
+    #[test]
+    fn a_suspect_that_spoke_elsewhere_is_back() {
+        let (mut liveness, peer, start) = (Liveness::default(), PeerId::random(), Instant::now());
+        liveness.connected(peer, start);
+        let at = start + Duration::from_secs(4);
+        assert_eq!(liveness.check(|_| None, at), [Verdict::Suspect(peer)]);
+        assert_eq!(liveness.check(|_| Some(at), at + TICK), [Verdict::Back(peer)]);
+        assert!(liveness.check(|_| Some(at), at + TICK * 2).is_empty());
     }
 }

@@ -15,6 +15,8 @@ use tokio::sync::oneshot;
 
 /// Look-ups under way at once.
 const LOOK_UPS: usize = 64;
+/// Of these, kept free of models, which clients name as they like: without proxies and agents nothing works.
+const FOR_ROLES: usize = 8;
 /// Callers that wait for one look-up.
 const WAITERS: usize = 4096;
 /// How long a look-up goes on after its first live record, to hear other storers.
@@ -50,7 +52,8 @@ impl LookUps {
             }
             return;
         }
-        if self.running.len() >= LOOK_UPS {
+        let most = if matches!(topic, Topic::Role(_)) { LOOK_UPS } else { LOOK_UPS - FOR_ROLES };
+        if self.running.len() >= most {
             if let Some(waiter) = waiter {
                 // An error means that the caller has gone.
                 let _ = waiter.send(Err(LookupError::Busy));
@@ -143,5 +146,27 @@ impl LookUp {
         if live {
             self.first_live.get_or_insert(now);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dunlin_protocol::id::{ModelId, PeerId, Role};
+    use libp2p::kad::{self, store::MemoryStore};
+
+    #[test]
+    fn look_ups_of_models_leave_room_for_roles() {
+        let own = PeerId::random();
+        let mut kad = kad::Behaviour::new(own, MemoryStore::new(own));
+        let mut look_ups = LookUps::default();
+        let mut ask = |topic: Topic| {
+            let (waiter, mut answer) = oneshot::channel();
+            look_ups.join(topic, Some(waiter), |_| kad.get_closest_peers(PeerId::random()));
+            !matches!(answer.try_recv(), Ok(Err(LookupError::Busy)))
+        };
+        let models = (0..LOOK_UPS).map(|n| Topic::Model(ModelId::new(&format!("m{n}")).unwrap()));
+        assert_eq!(models.filter(|topic| ask(topic.clone())).count(), LOOK_UPS - FOR_ROLES);
+        assert!(ask(Topic::Role(Role::Proxy)) && ask(Topic::Role(Role::Agent)));
     }
 }

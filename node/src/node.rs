@@ -92,7 +92,7 @@ impl Node {
         }
         let (streams, control, incoming) = stream::Behaviour::new(hop::PROTOCOL);
         let settings = hop::Settings::default();
-        let hop = Hop::new(control, settings.clone());
+        let hop = Hop::new(control.clone(), settings.clone());
         let (relay_transport, relay_client) = relay::client::new(own.peer);
         let reachable = config.reachable && !config.listen.is_empty();
         let settings_of =
@@ -144,6 +144,7 @@ impl Node {
             commands: inbox,
             members: mesh.members,
             hop,
+            streams: control,
             state: config.state,
             roles,
             external: config.external,

@@ -14,6 +14,7 @@
 mod control;
 mod handler;
 mod substream;
+mod traffic;
 
 pub use control::{Connection, Control, OpenError};
 pub use handler::Handler;
@@ -35,6 +36,7 @@ use std::{
     task::{Context, Poll},
 };
 use tokio::sync::mpsc;
+use traffic::Traffic;
 
 /// Inbound substreams that may wait for whoever serves them; beyond that they are refused by being dropped.
 pub const INBOUND_QUEUE: usize = 64;
@@ -66,7 +68,7 @@ pub struct Behaviour {
     connections: Connections,
     /// Handlers made for connections that the swarm hasn't confirmed yet: another behaviour may still deny them, in
     /// which case the handler, and with it the receiving end, is dropped.
-    unconfirmed: Vec<(ConnectionId, mpsc::Sender<Open>)>,
+    unconfirmed: Vec<(ConnectionId, mpsc::Sender<Open>, Traffic)>,
     inbound: mpsc::Sender<Inbound>,
     refused: Arc<AtomicU64>,
 }
@@ -85,19 +87,21 @@ impl Behaviour {
 
     fn handler(&mut self, peer: PeerId, connection: ConnectionId) -> Handler {
         let (opens, waiting) = mpsc::channel(WAITING_OPENS);
-        self.unconfirmed.retain(|(_, opens)| !opens.is_closed());
-        self.unconfirmed.push((connection, opens));
-        let inbox = Inbox { peer, connection, queue: self.inbound.clone(), refused: Arc::clone(&self.refused) };
+        let traffic = Traffic::default();
+        self.unconfirmed.retain(|(_, opens, _)| !opens.is_closed());
+        self.unconfirmed.push((connection, opens, traffic.clone()));
+        let (queue, refused) = (self.inbound.clone(), Arc::clone(&self.refused));
+        let inbox = Inbox { peer, connection, queue, refused, traffic };
         Handler::new(self.protocol.clone(), waiting, inbox)
     }
 
     fn confirm(&mut self, peer: PeerId, connection: ConnectionId, relayed: bool) {
-        let Some(position) = self.unconfirmed.iter().position(|(id, _)| *id == connection) else {
+        let Some(position) = self.unconfirmed.iter().position(|(id, ..)| *id == connection) else {
             tracing::warn!(%peer, %connection, "connection established without a stream handler");
             return;
         };
-        let (_, opens) = self.unconfirmed.swap_remove(position);
-        self.connections.insert(peer, Connection { id: connection, relayed }, opens);
+        let (_, opens, traffic) = self.unconfirmed.swap_remove(position);
+        self.connections.insert(peer, Connection { id: connection, relayed }, opens, traffic);
     }
 }
 

@@ -63,12 +63,21 @@ impl EventLoop {
 
     pub(super) fn judge_silence(&mut self, now: Instant) {
         let directory = self.shared.directory.clone();
-        let last_report = |peer: &PeerId| directory.read(|directory| directory.last_report(peer));
+        // With much on its way, a ping waits behind it: then what the hop hears is the only word for a long time.
+        let streams = self.streams.clone();
+        let last_report = |peer: &PeerId| {
+            let reported = directory.read(|directory| directory.last_report(peer));
+            reported.max(streams.last_heard(peer))
+        };
         for verdict in self.liveness.check(last_report, now) {
             match verdict {
                 Verdict::Suspect(peer) => {
                     tracing::warn!(%peer, "peer is silent; no new requests go there");
                     self.learn(directory::Event::Suspect { peer });
+                }
+                Verdict::Back(peer) => {
+                    tracing::info!(%peer, "peer speaks again");
+                    self.learn(directory::Event::Heard { peer });
                 }
                 Verdict::Dead(peer) => {
                     tracing::warn!(%peer, "peer is silent for too long; its connections are closed");

@@ -1,6 +1,6 @@
 //! Opening substreams from outside of the swarm's task.
 
-use super::{handler::Open, substream::Substream};
+use super::{handler::Open, substream::Substream, traffic::Traffic};
 use libp2p::{PeerId, StreamProtocol, swarm::ConnectionId};
 use std::{
     collections::HashMap,
@@ -92,6 +92,21 @@ impl Control {
         self.connections.of(peer)
     }
 
+    /// When bytes last came in on any substream of the peer's open connections.
+    #[must_use]
+    pub fn last_heard(&self, peer: &PeerId) -> Option<std::time::Instant> {
+        self.connections.read(|peers| peers.get(peer)?.iter().filter_map(|entry| entry.traffic.heard()).max())
+    }
+
+    /// Substreams that are open on one connection of the peer.
+    #[must_use]
+    pub fn open_substreams(&self, peer: &PeerId, connection: ConnectionId) -> usize {
+        let of = |entry: &&Entry| entry.connection.id == connection;
+        self.connections
+            .read(|peers| peers.get(peer)?.iter().find(of).map(|entry| entry.traffic.open()))
+            .unwrap_or_default()
+    }
+
     /// Whether any connection to the peer is open.
     #[must_use]
     pub fn is_connected(&self, peer: &PeerId) -> bool {
@@ -115,6 +130,7 @@ impl Control {
 struct Entry {
     connection: Connection,
     opens: mpsc::Sender<Open>,
+    traffic: Traffic,
 }
 
 /// Open connections per peer, best first. Shared between the behaviour, which writes, and every [`Control`].
@@ -122,10 +138,10 @@ struct Entry {
 pub(super) struct Connections(Arc<RwLock<HashMap<PeerId, Vec<Entry>>>>);
 
 impl Connections {
-    pub(super) fn insert(&self, peer: PeerId, connection: Connection, opens: mpsc::Sender<Open>) {
+    pub(super) fn insert(&self, peer: PeerId, connection: Connection, opens: mpsc::Sender<Open>, traffic: Traffic) {
         let mut peers = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let entries = peers.entry(peer).or_default();
-        entries.push(Entry { connection, opens });
+        entries.push(Entry { connection, opens, traffic });
         // Stable: among equals the oldest stays first, so that both ends settle on few connections.
         entries.sort_by_key(|entry| entry.connection.relayed);
     }
@@ -173,7 +189,7 @@ mod tests {
         let connections = Connections::default();
         let peer = PeerId::random();
         let connection = |id, relayed| Connection { id: ConnectionId::new_unchecked(id), relayed };
-        let add = |id, relayed| connections.insert(peer, connection(id, relayed), mpsc::channel(1).0);
+        let add = |id, relayed| connections.insert(peer, connection(id, relayed), mpsc::channel(1).0, Traffic::default());
         add(1, true);
         assert_eq!(connections.of(&peer), [connection(1, true)]);
         add(2, false);

@@ -1,7 +1,7 @@
 //! One connection's side of the behaviour. The reply sender travels with the request for a substream through the
 //! swarm (as its open info), so that an answer can't reach the wrong asker.
 
-use super::{CONCURRENT_OPENS, Inbound, control::OpenError, substream::Substream};
+use super::{CONCURRENT_OPENS, Inbound, control::OpenError, substream::Substream, traffic::Traffic};
 use futures::future::{Ready, ready};
 use libp2p::{
     PeerId, StreamProtocol,
@@ -39,12 +39,13 @@ pub(super) struct Inbox {
     pub(super) connection: ConnectionId,
     pub(super) queue: mpsc::Sender<Inbound>,
     pub(super) refused: Arc<AtomicU64>,
+    pub(super) traffic: Traffic,
 }
 
 impl Inbox {
     fn put(&self, protocol: StreamProtocol, stream: Stream) {
-        let inbound =
-            Inbound { peer: self.peer, connection: self.connection, protocol, stream: Substream::new(stream) };
+        let stream = Substream::new(stream, self.traffic.clone());
+        let inbound = Inbound { peer: self.peer, connection: self.connection, protocol, stream };
         // Dropping the substream resets it: the peer sees the refusal on its next read or write.
         if let Err(error) = self.queue.try_send(inbound) {
             let refused = self.refused.fetch_add(1, Ordering::Relaxed) + 1;
@@ -168,7 +169,7 @@ impl ConnectionHandler for Handler {
             ConnectionEvent::FullyNegotiatedOutbound(FullyNegotiatedOutbound { protocol: (stream, _), info }) => {
                 self.opened();
                 // The asker may be gone; the substream is then dropped and so reset.
-                let _ = info.reply.send(Ok(Substream::new(stream)));
+                let _ = info.reply.send(Ok(Substream::new(stream, self.inbox.traffic.clone())));
             }
             ConnectionEvent::DialUpgradeError(DialUpgradeError { info, error }) => {
                 self.opened();

@@ -1,5 +1,6 @@
 //! A substream that stays broken once it broke.
 
+use super::traffic::Traffic;
 use futures::{AsyncRead, AsyncWrite};
 use libp2p::swarm::Stream;
 use std::{
@@ -13,7 +14,10 @@ use std::{
 /// A lazily negotiated libp2p stream panics when it is polled after its error ("Invalid state"); HTTP/2 does poll
 /// again, to flush its last frames.
 #[derive(Debug)]
-pub struct Substream(State);
+pub struct Substream {
+    state: State,
+    traffic: Traffic,
+}
 
 #[derive(Debug)]
 enum State {
@@ -22,25 +26,36 @@ enum State {
 }
 
 impl Substream {
-    pub(super) fn new(stream: Stream) -> Self {
-        Self(State::Open(stream))
+    pub(super) fn new(stream: Stream, traffic: Traffic) -> Self {
+        traffic.opened();
+        Self { state: State::Open(stream), traffic }
     }
 
     fn with<T>(&mut self, poll: impl FnOnce(Pin<&mut Stream>) -> Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        let result = match &mut self.0 {
+        let result = match &mut self.state {
             State::Open(stream) => poll(Pin::new(stream)),
             State::Broken(kind) => return Poll::Ready(Err((*kind).into())),
         };
         if let Poll::Ready(Err(error)) = &result {
-            self.0 = State::Broken(error.kind());
+            self.state = State::Broken(error.kind());
         }
         result
     }
 }
 
+impl Drop for Substream {
+    fn drop(&mut self) {
+        self.traffic.closed();
+    }
+}
+
 impl AsyncRead for Substream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
-        self.with(|stream| stream.poll_read(cx, buffer))
+        let read = self.with(|stream| stream.poll_read(cx, buffer));
+        if matches!(read, Poll::Ready(Ok(bytes)) if bytes > 0) {
+            self.traffic.hear();
+        }
+        read
     }
 }
 

@@ -10,7 +10,13 @@ use libp2p::{PeerId, StreamProtocol, swarm::SwarmEvent};
 use std::time::Duration;
 use tokio::{task::JoinSet, time::timeout};
 
-crate::over_tcp_and_quic!(concurrent_opens, full_queue_refuses, unsupported, forgets_closed_connections);
+crate::over_tcp_and_quic!(
+    concurrent_opens,
+    full_queue_refuses,
+    unsupported,
+    forgets_closed_connections,
+    traffic_is_noted
+);
 
 const DEADLINE: Duration = Duration::from_secs(5);
 
@@ -41,6 +47,29 @@ async fn two(wire: Wire) -> Two {
         }
     });
     Two { dialer, listener, incoming, peer, swarms }
+}
+
+/// What is heard, and how many substreams are open, is known at both ends.
+async fn traffic_is_noted(wire: Wire) {
+    let mut two = two(wire).await;
+    let connection = two.dialer.connections(&two.peer)[0].id;
+    assert_eq!(two.dialer.last_heard(&two.peer), None);
+    let mut stream = two.dialer.open(two.peer, None, hop::PROTOCOL, DEADLINE).await.unwrap();
+    let before = std::time::Instant::now();
+    stream.write_all(b"x").await.unwrap();
+    stream.flush().await.unwrap();
+    let mut inbound = two.incoming.recv().await.unwrap();
+    let dialer = inbound.peer;
+    inbound.stream.read_exact(&mut [0]).await.unwrap();
+    let slack = Duration::from_millis(2);
+    assert!(two.listener.last_heard(&dialer).unwrap() + slack >= before);
+    assert_eq!(two.dialer.last_heard(&two.peer), None, "nothing came back");
+    assert_eq!(two.listener.open_substreams(&dialer, inbound.connection), 1);
+    assert_eq!(two.dialer.open_substreams(&two.peer, connection), 1);
+    drop((stream, inbound.stream));
+    assert_eq!(two.dialer.open_substreams(&two.peer, connection), 0);
+    assert_eq!(two.listener.open_substreams(&dialer, inbound.connection), 0);
+    drop(two.swarms);
 }
 
 /// Every asker gets its own substream, the far end of which says what it heard.
