@@ -40,16 +40,17 @@ impl Bootstrap {
         }
     }
 
-    /// Places to dial now. Counts them as tried.
+    /// Places to dial now. Counts them as tried. `connected` says whether the peer is connected at least as well as
+    /// through that address.
     pub(crate) fn due(
         &mut self,
-        connected: impl Fn(&PeerId) -> bool,
+        connected: impl Fn(&PeerId, &Multiaddr) -> bool,
         alone: bool,
         now: Instant,
     ) -> Vec<(Multiaddr, Option<PeerId>)> {
         let mut due = Vec::new();
         for entry in &mut self.0 {
-            if entry.peer.as_ref().is_some_and(&connected) {
+            if entry.peer.as_ref().is_some_and(|peer| connected(peer, &entry.address)) {
                 entry.wait = BACK_OFF;
                 entry.next = now;
                 continue;
@@ -75,20 +76,20 @@ mod tests {
         let address: Multiaddr = "/ip4/10.0.0.1/tcp/1".parse().unwrap();
         bootstrap.add(&address, None, true, start);
         let at = |seconds| start + Duration::from_secs(seconds);
-        assert_eq!(bootstrap.due(|_| false, true, at(0)).len(), 1);
-        assert!(bootstrap.due(|_| false, true, start + Duration::from_millis(900)).is_empty());
-        assert_eq!(bootstrap.due(|_| false, true, at(1)).len(), 1);
-        assert!(bootstrap.due(|_| false, true, at(2)).is_empty());
+        assert_eq!(bootstrap.due(|_, _| false, true, at(0)).len(), 1);
+        assert!(bootstrap.due(|_, _| false, true, start + Duration::from_millis(900)).is_empty());
+        assert_eq!(bootstrap.due(|_, _| false, true, at(1)).len(), 1);
+        assert!(bootstrap.due(|_, _| false, true, at(2)).is_empty());
         bootstrap.found(&address, peer);
-        assert!(bootstrap.due(|connected| *connected == peer, false, at(99)).is_empty());
-        assert_eq!(bootstrap.due(|_| false, false, at(100)).len(), 1, "dialled again at once after a loss");
+        assert!(bootstrap.due(|connected, _| *connected == peer, false, at(99)).is_empty());
+        assert_eq!(bootstrap.due(|_, _| false, false, at(100)).len(), 1, "dialled again at once after a loss");
     }
 
     #[test]
     fn remembered_peers_are_dialled_only_while_alone() {
         let (mut bootstrap, start) = (Bootstrap::default(), Instant::now());
         bootstrap.add(&"/ip4/10.0.0.1/tcp/1".parse().unwrap(), Some(PeerId::random()), false, start);
-        assert!(bootstrap.due(|_| false, false, start).is_empty());
-        assert_eq!(bootstrap.due(|_| false, true, start).len(), 1);
+        assert!(bootstrap.due(|_, _| false, false, start).is_empty());
+        assert_eq!(bootstrap.due(|_, _| false, true, start).len(), 1);
     }
 }

@@ -206,12 +206,16 @@ impl EventLoop {
             return;
         }
         let recorded = self.shared.directory.read(|directory| directory.addresses(&peer).to_vec());
-        let addresses = addresses::preferred(self.book.of(&peer, &recorded));
-        let dial = DialOpts::peer_id(peer)
-            .addresses(addresses)
-            .extend_addresses_through_behaviour()
-            .condition(PeerCondition::DisconnectedAndNotDialing)
-            .build();
+        let mut addresses = addresses::preferred(self.book.of(&peer, &recorded));
+        let dial = if self.is_connected(&peer) {
+            // Through a relay, or it would not be dialled.
+            addresses.retain(|address| !addresses::is_relayed(address));
+            DialOpts::peer_id(peer).addresses(addresses).condition(PeerCondition::NotDialing)
+        } else {
+            let condition = PeerCondition::DisconnectedAndNotDialing;
+            DialOpts::peer_id(peer).addresses(addresses).extend_addresses_through_behaviour().condition(condition)
+        }
+        .build();
         match self.swarm.dial(dial) {
             // A dial of another behaviour is under way: its end is this dial's end.
             Ok(()) | Err(libp2p::swarm::DialError::DialPeerConditionFalse(_)) => {}
@@ -227,6 +231,11 @@ impl EventLoop {
 
     pub(crate) fn is_connected(&self, peer: &PeerId) -> bool {
         self.connections.contains_key(peer)
+    }
+
+    /// Whether a connection to the peer goes without a relay, so that none better can be had.
+    pub(crate) fn has_direct(&self, peer: &PeerId) -> bool {
+        self.connections.get(peer).is_some_and(|all| all.iter().any(|connection| !connection.relayed))
     }
 
     /// Fetches over the hop what gossip said before this connection was there.

@@ -1,7 +1,7 @@
 //! What is to be done now and then: judging silence, looking for peers, dialling them, forgetting what is old.
 
 use super::{EventLoop, REFRESH, SETTLE, STORE_PEERS};
-use crate::{directory, gossip, liveness::Verdict, state::KnownPeer};
+use crate::{addresses, directory, gossip, liveness::Verdict, state::KnownPeer};
 use dunlin_protocol::{
     id::{PeerId, Role},
     topic::Topic,
@@ -124,11 +124,15 @@ impl EventLoop {
         self.close_denied();
         self.report_interval = gossip::report_interval(self.shared.directory.read(directory::Directory::agents));
         let alone = self.connections.is_empty();
-        let connections = &self.connections;
-        for (address, peer) in self.bootstrap.due(|peer| connections.contains_key(peer), alone, now) {
+        let connected = |peer: &PeerId, address: &Multiaddr| match self.connections.get(peer) {
+            Some(connections) => addresses::is_relayed(address) || connections.iter().any(|one| !one.relayed),
+            None => false,
+        };
+        for (address, peer) in self.bootstrap.due(connected, alone, now) {
             self.dial_bootstrap(address, peer);
         }
         self.connect_wanted();
+        self.close_spare_relayed(now);
     }
 
     pub(super) fn dial_bootstrap(&mut self, address: Multiaddr, peer: Option<PeerId>) {
@@ -146,7 +150,8 @@ impl EventLoop {
         }
     }
 
-    /// Dials whom this process works with: agents the proxies, proxies each other and the replicas.
+    /// Dials whom this process works with: agents the proxies, proxies each other and the replicas. With those that
+    /// are connected only through a relay a direct way is tried again and again.
     pub(crate) fn connect_wanted(&mut self) {
         let proxy = self.roles.contains(Role::Proxy);
         let agent = self.roles.contains(Role::Agent);
@@ -161,10 +166,7 @@ impl EventLoop {
             proxies.chain(agents).chain(replicas).chain(strangers).collect()
         });
         let missing = wanted.into_iter().filter(|peer| {
-            *peer != own
-                && !self.connections.contains_key(peer)
-                && !self.dials.is_running(peer)
-                && !self.blocked.contains(peer)
+            *peer != own && !self.has_direct(peer) && !self.dials.is_running(peer) && !self.blocked.contains(peer)
         });
         let missing: Vec<PeerId> = missing.take(IDLE_DIALS).collect();
         for peer in missing {

@@ -13,7 +13,15 @@ use libp2p::{
     core::ConnectedPoint,
     swarm::{ConnectionId, DialError, SwarmEvent},
 };
-use std::{io, time::Instant};
+use std::{
+    io,
+    time::{Duration, Instant},
+};
+
+/// Time that both ends get to move from a relayed connection to a direct one.
+const MOVE: Duration = Duration::from_secs(2);
+/// Longest time that a relayed connection is kept beside a direct one for what is in flight on it.
+const RELAYED_LONGEST: Duration = Duration::from_secs(1800);
 
 impl EventLoop {
     pub(crate) fn on_connection_event(&mut self, event: SwarmEvent<BehaviourEvent>) {
@@ -74,14 +82,31 @@ impl EventLoop {
         self.pull(peer);
     }
 
-    /// A relayed connection beside a direct one is only a worse way for the same requests.
+    /// Moves the hop to a direct connection as soon as there is one: links on the relayed one take nothing new then, and
+    /// end with what is in flight on them.
     fn prefer_direct(&mut self, peer: PeerId) {
         let Some(connections) = self.connections.get(&peer) else { return };
-        if connections.iter().all(|connection| connection.relayed) {
+        if !connections.iter().any(|connection| connection.relayed) || !self.has_direct(&peer) {
             return;
         }
-        for connection in connections.iter().filter(|connection| connection.relayed) {
-            self.swarm.close_connection(connection.id);
+        if self.hop.ready(&peer) {
+            self.hop.prepare(peer);
+        }
+    }
+
+    /// Closes relayed connections beside direct ones once nothing is in flight on them, or after [`RELAYED_LONGEST`]:
+    /// they are only a worse way for the same requests.
+    pub(crate) fn close_spare_relayed(&mut self, now: Instant) {
+        let mut spare = Vec::new();
+        for (peer, connections) in &self.connections {
+            let direct = connections.iter().filter(|connection| !connection.relayed).map(|direct| direct.since).min();
+            let Some(age) = direct.map(|since| now.saturating_duration_since(since)) else { continue };
+            let idle = |id| age >= MOVE && self.streams.open_substreams(peer, id) == 0;
+            let relayed = connections.iter().filter(|connection| connection.relayed);
+            spare.extend(relayed.filter(|it| age >= RELAYED_LONGEST || idle(it.id)).map(|it| it.id));
+        }
+        for connection in spare {
+            self.swarm.close_connection(connection);
         }
     }
 
@@ -133,6 +158,9 @@ impl EventLoop {
         let cause = cause(error);
         tracing::debug!(%peer, cause, "dial failed");
         if self.is_connected(&peer) {
+            // Still no direct way: tried again, ever less often.
+            let error = ConnectError::Failed { peer, cause };
+            self.dials.failed(peer, &error, false, now);
             return;
         }
         self.swarm.behaviour_mut().kad.remove_peer(&peer);

@@ -10,7 +10,7 @@ impl EventLoop {
     pub(crate) fn on_mdns(&mut self, event: mdns::Event) {
         let mdns::Event::Discovered(discovered) = event else { return };
         for (peer, address) in discovered.into_iter().take(DISCOVERED) {
-            if self.is_connected(&peer) || peer == self.shared.peer_id {
+            if self.has_direct(&peer) || peer == self.shared.peer_id {
                 continue;
             }
             self.book.add(peer, address);

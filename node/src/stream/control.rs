@@ -189,7 +189,8 @@ mod tests {
         let connections = Connections::default();
         let peer = PeerId::random();
         let connection = |id, relayed| Connection { id: ConnectionId::new_unchecked(id), relayed };
-        let add = |id, relayed| connections.insert(peer, connection(id, relayed), mpsc::channel(1).0, Traffic::default());
+        let add =
+            |id, relayed| connections.insert(peer, connection(id, relayed), mpsc::channel(1).0, Traffic::default());
         add(1, true);
         assert_eq!(connections.of(&peer), [connection(1, true)]);
         add(2, false);

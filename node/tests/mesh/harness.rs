@@ -149,7 +149,11 @@ impl Member {
     }
 
     pub(crate) async fn run(config: Config, home: Option<TempDir>) -> Self {
-        let (node, handle) = Node::start(config, axum::Router::new()).await.unwrap();
+        Self::run_with(config, axum::Router::new(), home).await
+    }
+
+    pub(crate) async fn run_with(config: Config, routes: axum::Router, home: Option<TempDir>) -> Self {
+        let (node, handle) = Node::start(config, routes).await.unwrap();
         let shutdown = CancellationToken::new();
         let running = shutdown.clone();
         let task = tokio::spawn(async move { node.run(running).await.unwrap() });
