@@ -381,7 +381,7 @@ pub(crate) struct DemoEngineArgs {
 fn seconds(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
         Ok(value) if value > 0.0 && value <= 86_400.0 => Ok(Duration::from_secs_f64(value)),
-        _ => Err("a number of seconds from 0 to 86400".to_owned()),
+        _ => Err("a number of seconds above 0, up to 86400".to_owned()),
     }
 }
 

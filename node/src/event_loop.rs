@@ -5,7 +5,6 @@ use crate::{
     addresses::{self, Book},
     behaviour::Behaviour,
     bootstrap::Bootstrap,
-    config::Config,
     dial::Dials,
     directory,
     handle::{Command, ConnectError, Shared},
@@ -271,18 +270,4 @@ async fn sleep_until(at: Option<Instant>) {
         Some(at) => tokio::time::sleep_until(at.into()).await,
         None => std::future::pending().await,
     }
-}
-
-/// A node that could not start.
-pub(crate) fn listen(swarm: &mut Swarm<Behaviour>, config: &Config) -> Result<(), crate::node::Error> {
-    for address in &config.listen {
-        let listening = swarm.listen_on(address.clone());
-        listening.map_err(|cause| crate::node::Error::Listen { address: address.clone(), cause: cause.to_string() })?;
-    }
-    for relay in &config.relays {
-        let address = relay.clone().with(libp2p::multiaddr::Protocol::P2pCircuit);
-        let listening = swarm.listen_on(address.clone());
-        listening.map_err(|cause| crate::node::Error::Listen { address, cause: cause.to_string() })?;
-    }
-    Ok(())
 }

@@ -17,6 +17,7 @@ pub mod hop;
 pub mod info;
 pub mod issuer;
 pub mod join;
+mod listen;
 pub mod liveness;
 mod look_up;
 pub mod members;

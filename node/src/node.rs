@@ -9,10 +9,11 @@ use crate::{
     config::Config,
     dial::Dials,
     directory::{self, Rights, SharedDirectory},
-    event_loop::{self, Due, EventLoop},
+    event_loop::{Due, EventLoop},
     gossip,
     handle::{COMMANDS, Handle, Outbox, Shared},
     hop::{self, Hop},
+    listen,
     liveness::Liveness,
     look_up::LookUps,
     mesh,
@@ -105,7 +106,7 @@ impl Node {
             .with_substream_upgrade_protocol_override(upgrade::Version::V1Lazy)
             .with_smart_dial();
         let mut swarm = Swarm::new(transport, behaviour, own.peer, swarm_config);
-        event_loop::listen(&mut swarm, &config)?;
+        listen::listen(&mut swarm, &config)?;
         for address in &config.external {
             swarm.add_external_address(address.clone());
         }

@@ -216,15 +216,13 @@ impl StateDir {
     pub fn next_epoch(&self, now: u64) -> Result<u64, Error> {
         let _writing = self.writing();
         let path = self.file(EPOCH);
-        let stored = match file::read(&path, FILE_BYTES)? {
-            None => 0,
-            Some(bytes) => {
-                let text = String::from_utf8_lossy(&bytes);
-                text.trim()
-                    .parse::<u64>()
-                    .map_err(|cause| Error::Damaged { path: path.clone(), cause: cause.to_string() })?
+        let text = file::read(&path, FILE_BYTES)?.unwrap_or_default();
+        let stored = String::from_utf8_lossy(&text).trim().parse::<u64>().unwrap_or_else(|_| {
+            if !text.is_empty() {
+                tracing::warn!(path = %path.display(), "damaged; epochs go on from the clock");
             }
-        };
+            0
+        });
         let epoch = stored.saturating_add(1).max(now);
         file::write(&path, format!("{epoch}\n").as_bytes())?;
         Ok(epoch)

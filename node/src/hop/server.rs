@@ -155,7 +155,7 @@ async fn serve_connection(inbound: Inbound, front: Front, settings: &Settings, s
             }
         }
     };
-    // The client pings, so a live one is never silent.
+    // Both sides ping when they hear nothing, so a live client is never silent.
     let ended = tokio::select! {
         ended = serving => Some(ended),
         () = pulse.watch(settings.dead, settings.dead) => None,

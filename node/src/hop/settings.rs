@@ -39,7 +39,7 @@ pub struct Settings {
     /// Resets for frames on forgotten streams over the connection's **life**; `None` is unlimited (hyper: 1,024, then
     /// the connection ends).
     pub local_error_resets: Option<usize>,
-    /// Silence after which the client sends a ping, also when nothing is in flight.
+    /// Silence after which either side sends a ping; the client also when nothing is in flight.
     pub ping: Duration,
     /// Silence after which nothing new is sent on a link, and requests that have no answer's head yet are given up.
     /// Counted in bytes that come in, not in answers to pings: these queue behind everything else on a busy link.
@@ -104,6 +104,10 @@ impl Settings {
             .max_local_error_reset_streams(self.local_error_resets)
             .max_header_list_size(self.header_list)
             .max_send_buf_size(self.stream_window as usize)
+            // hyper pings only after a time in which nothing came in. A client that a slow stream keeps busy hears
+            // something all the time and never pings: without pings of its own, the server would count it as silent.
+            .keep_alive_interval(self.ping)
+            .keep_alive_timeout(NEVER)
             .auto_date_header(false);
         builder
     }

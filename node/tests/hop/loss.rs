@@ -13,6 +13,7 @@ crate::over_tcp_and_quic!(
     lost_before_head,
     lost_in_mid_body,
     silent_peer_is_lost,
+    slow_stream_outlives_the_deadline,
     suspect_comes_back,
     broken_link_is_replaced,
     waits_for_no_peer_that_refuses,
@@ -108,6 +109,31 @@ async fn silent_peer_is_lost(wire: Wire) {
     // And found again.
     let found = async { while pair.try_read("/engine/quick").await.is_none() {} };
     timeout(Duration::from_secs(10), found).await.unwrap();
+}
+
+/// A stream so slow that its client hears something all the time, and so has no reason to ping, is not silence.
+async fn slow_stream_outlives_the_deadline(wire: Wire) {
+    let slowly = || {
+        let chunks = futures::stream::unfold(0_u8, |number| async move {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            (number < 80).then(|| (Ok::<_, std::convert::Infallible>(bytes::Bytes::from_static(b"token")), number + 1))
+        });
+        async move { AxumBody::from_stream(chunks) }
+    };
+    let routes = Router::new().route("/engine/slow", post(slowly));
+    let options = Options::new(wire, routes).both(|settings| {
+        settings.ping = Duration::from_millis(200);
+        settings.dead = Duration::from_millis(1500);
+    });
+    let pair = pair(options).await;
+    let started = Instant::now();
+    let mut body = pair.get("/engine/slow").await.into_body();
+    let mut bytes = 0;
+    while let Some(frame) = body.frame().await {
+        bytes += frame.unwrap().into_data().map_or(0, |data| data.len());
+    }
+    assert_eq!(bytes, 80 * b"token".len());
+    assert!(started.elapsed() > Duration::from_secs(3), "twice the deadline");
 }
 
 /// A pause shorter than that costs nothing that has begun.

@@ -1,0 +1,84 @@
+//! Starting to listen, and saying in words why that failed.
+
+use crate::{behaviour::Behaviour, config::Config, node::Error};
+use libp2p::{Multiaddr, Swarm, multiaddr::Protocol};
+use socket2::{Domain, Socket, Type};
+use std::{io, net::SocketAddr};
+
+/// A node that could not start.
+pub(crate) fn listen(swarm: &mut Swarm<Behaviour>, config: &Config) -> Result<(), Error> {
+    for address in &config.listen {
+        check_free(address).map_err(|cause| refused(address.clone(), &cause))?;
+    }
+    for address in &config.listen {
+        swarm.listen_on(address.clone()).map_err(|cause| refused(address.clone(), &cause))?;
+    }
+    for relay in &config.relays {
+        let address = relay.clone().with(Protocol::P2pCircuit);
+        swarm.listen_on(address.clone()).map_err(|cause| refused(address, &cause))?;
+    }
+    Ok(())
+}
+
+/// Transports wrap what the system said in errors that say nothing.
+fn refused(address: Multiaddr, error: &(dyn std::error::Error + 'static)) -> Error {
+    let mut causes: Vec<String> = Vec::new();
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let said = error.to_string();
+        if !said.is_empty() && !causes.iter().any(|known| known.contains(&said)) {
+            causes.push(said);
+        }
+        next = error.source();
+    }
+    Error::Listen { address, cause: causes.join(": ") }
+}
+
+/// libp2p shares its TCP ports with other sockets of this machine (`SO_REUSEPORT`): a second node on the same port would
+/// start in silence, and get every other connection. Whoever can bind the port without sharing is alone on it.
+fn check_free(address: &Multiaddr) -> io::Result<()> {
+    let Some(address) = tcp(address).filter(|address| address.port() != 0) else { return Ok(()) };
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    // What an earlier process left behind in TIME_WAIT is in nobody's way.
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    // Only a listening socket shows that another one, bound with the same option, listens already.
+    socket.listen(1)
+}
+
+fn tcp(address: &Multiaddr) -> Option<SocketAddr> {
+    let mut parts = address.iter();
+    let ip = match parts.next()? {
+        Protocol::Ip4(ip) => ip.into(),
+        Protocol::Ip6(ip) => ip.into(),
+        _ => return None,
+    };
+    match parts.next()? {
+        Protocol::Tcp(port) => Some(SocketAddr::new(ip, port)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shared_port_is_not_free() {
+        let other = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        other.set_reuse_address(true).unwrap();
+        other.set_reuse_port(true).unwrap();
+        other.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        other.listen(1).unwrap();
+        let port = other.local_addr().unwrap().as_socket().unwrap().port();
+        let address: Multiaddr = format!("/ip4/127.0.0.1/tcp/{port}").parse().unwrap();
+        let error = refused(address.clone(), &check_free(&address).unwrap_err()).to_string();
+        assert!(error.contains("in use"), "{error}");
+        drop(other);
+        check_free(&address).unwrap();
+        check_free(&format!("/ip4/127.0.0.1/udp/{port}/quic-v1").parse().unwrap()).unwrap();
+    }
+}
