@@ -4,8 +4,9 @@ use anyhow::Result;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// A token that the first signal cancels. The second signal ends the process with the code that shells use for it.
-pub(crate) fn shutdown() -> Result<CancellationToken> {
+/// A token that the first signal cancels. The second signal calls `before_exit` and ends the process with
+/// the code that shells use for it, without running destructors.
+pub(crate) fn shutdown(before_exit: impl Fn() + Send + 'static) -> Result<CancellationToken> {
     let token = CancellationToken::new();
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let first = token.clone();
@@ -18,6 +19,7 @@ pub(crate) fn shutdown() -> Result<CancellationToken> {
             };
             received += 1;
             if received > 1 {
+                before_exit();
                 std::process::exit(128 + number);
             }
             tracing::info!("ending; once more to end at once");

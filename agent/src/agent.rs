@@ -20,7 +20,7 @@ use dunlin_protocol::{
     runtime::{Catalogue, catalogue},
 };
 use futures::future::join_all;
-use std::{io, path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::HashSet, io, path::PathBuf, sync::Arc, time::Duration};
 use tokio::{task::JoinSet, time::timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -36,6 +36,9 @@ pub enum Error {
     /// More engines than one agent has.
     #[error("{0} engines; an agent has {ENGINES} at most")]
     TooManyEngines(usize),
+    /// One engine as two replicas would be given twice the requests that it has slots for.
+    #[error("the engine {0} is given twice; give each engine once")]
+    Twice(EngineUrl),
     /// No such runtime.
     #[error(transparent)]
     Runtime(#[from] catalogue::Unknown),
@@ -70,13 +73,14 @@ impl Agent {
     /// Checks the configuration, makes the directory for logs, and binds demo engines. To be called on a tokio runtime.
     ///
     /// # Errors
-    /// No engine or too many, an unknown runtime or one that can't be launched, no directory, no port.
+    /// No engine, too many, or one twice, an unknown runtime or one that can't be launched, no directory, no port.
     pub fn new(config: Config) -> Result<Self, Error> {
         match config.engines.len() {
             0 => return Err(Error::NoEngine),
             1..=ENGINES => {}
             many => return Err(Error::TooManyEngines(many)),
         }
+        no_engine_twice(&config.engines)?;
         make_directory(&config.directory)?;
         let mut replicas = Vec::new();
         let mut demos = Vec::new();
@@ -162,6 +166,18 @@ impl Agent {
             tracing::warn!(left, "requests did not end within the drain deadline; they are cut off");
         }
     }
+}
+
+fn no_engine_twice(engines: &[EngineConfig]) -> Result<(), Error> {
+    let mut seen = HashSet::new();
+    for engine in engines {
+        if let Source::Attach(url) = &engine.source
+            && !seen.insert(url)
+        {
+            return Err(Error::Twice(url.clone()));
+        }
+    }
+    Ok(())
 }
 
 fn replica(index: u16, engine: &EngineConfig, catalogue: &Catalogue) -> Result<Replica, Error> {

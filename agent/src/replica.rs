@@ -164,6 +164,9 @@ impl Replica {
 
     /// Ready with these models, or not ready and why. Does nothing once the replica drains.
     pub(crate) fn set_serving(&self, serving: Result<Vec<ServedModel>, String>) {
+        if let Err(reason) = &serving {
+            self.log_new_reason(reason);
+        }
         self.change(|view| {
             if matches!(view.state, ReplicaState::Draining | ReplicaState::Gone) {
                 return;
@@ -175,6 +178,22 @@ impl Replica {
                 Err(reason) => (view.state, view.reason) = (ReplicaState::Starting, Some(reason)),
             }
         });
+    }
+
+    /// Each reason once, not at every look. A launched engine has every right to load for a while; its ends are warned of
+    /// by its supervisor.
+    fn log_new_reason(&self, reason: &str) {
+        let view = self.view();
+        if !matches!(view.state, ReplicaState::Starting | ReplicaState::Ready) || view.reason.as_deref() == Some(reason)
+        {
+            return;
+        }
+        let url = view.url.as_ref().map(tracing::field::display);
+        if self.process().is_some() {
+            tracing::info!(replica = self.index, url, reason, "replica starting");
+        } else {
+            tracing::warn!(replica = self.index, url, reason, "replica starting");
+        }
     }
 
     /// The engine's process has ended unasked.

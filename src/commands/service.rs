@@ -51,11 +51,17 @@ impl Service {
     /// Binds everything that can be refused: engines, mesh, endpoint, control socket.
     pub(crate) async fn start(plan: Plan) -> Result<Self> {
         let home = plan.state.path().to_owned();
-        let shutdown = signals::shutdown()?;
         let agent = match plan.engines.is_empty() {
             true => None,
             false => Some(agent(plan.engines, &home)?),
         };
+        let engines = agent.as_ref().map(Agent::status);
+        let to_kill = engines.clone();
+        let shutdown = signals::shutdown(move || {
+            if let Some(engines) = &to_kill {
+                engines.kill_launched();
+            }
+        })?;
         let routes = agent.as_ref().map_or_else(Router::new, Agent::router);
         let mut config = Config::new(plan.state, plan.roles);
         config.listen = plan.node.listen;
@@ -77,7 +83,6 @@ impl Service {
             no_auth: plan.endpoint.is_some_and(|endpoint| endpoint.no_auth),
             pid: std::process::id(),
         };
-        let engines = agent.as_ref().map(Agent::status);
         extra = extra.merge(super::status::routes(process.clone(), engines));
         let control = control::Server::bind(&home, handle.clone(), extra)?;
         Ok(Self { handle, keys, process, node, agent, proxy, control, shutdown })

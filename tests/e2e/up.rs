@@ -6,6 +6,7 @@ use crate::harness::{
     http::Endpoint,
     node::{Home, LOOPBACK},
     sandbox::Sandbox,
+    wait_for,
 };
 use rustix::process::Signal;
 
@@ -40,6 +41,23 @@ fn up_then_chat() {
     node.process.signal(Signal::TERM);
     assert_eq!(node.process.wait(PATIENCE).code(), Some(0));
     assert_eq!(sandbox.processes(), [], "`up` leaves nothing running");
+}
+
+/// Who asks twice does not want to wait, and yet no engine may be left on the GPU.
+#[test]
+fn a_second_signal_ends_it_at_once_with_its_engines() {
+    let sandbox = Sandbox::new();
+    let mut node = Home::new(&sandbox, "home").start(&up(&["--launch", "demo"]));
+    node.wait_for_replicas("demo", 1);
+    // Something to wait for.
+    let mut events = node.endpoint().chat_stream("demo", "a long story", 4000).unwrap().events();
+    events.next().unwrap().unwrap();
+    node.process.signal(Signal::TERM);
+    wait_for("the first signal to be taken", PATIENCE, || node.process.output().contains("once more").then_some(()));
+    assert!(sandbox.processes().len() >= 2, "node and engine finish what they have");
+    node.process.signal(Signal::TERM);
+    assert_eq!(node.process.wait(PATIENCE).code(), Some(143));
+    wait_for("the engine to be gone", PATIENCE, || sandbox.processes().is_empty().then_some(()));
 }
 
 #[test]

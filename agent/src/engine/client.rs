@@ -17,15 +17,20 @@ const IDLE: Duration = Duration::from_secs(4);
 const CONNECT: Duration = Duration::from_secs(3);
 /// Connections kept for reuse with one engine: as many as one hop has streams.
 const IDLE_CONNECTIONS: usize = 1024;
+/// Longest head of an engine's answer that is read at all, bytes (hyper itself would take over 400 KB). Also the most
+/// that is read or written at once.
+const HEAD_BYTES: usize = 64 * 1024;
+/// Most headers in one answer; also hyper's default.
+const HEADERS: usize = 100;
 
 /// Why an engine did not answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Nobody listens there, or the connection could not be made: the engine has seen nothing.
-    #[error("cannot connect to the engine: {0}")]
+    #[error("cannot connect to the engine: {}", cause(.0))]
     Connect(#[source] legacy::Error),
     /// The connection broke, or what came is not HTTP.
-    #[error("lost the engine: {0}")]
+    #[error("lost the engine: {}", cause(.0))]
     Lost(#[source] legacy::Error),
     /// The answer's body broke off.
     #[error("the engine's answer broke off: {0}")]
@@ -47,6 +52,15 @@ impl Error {
     pub fn unsent(&self) -> bool {
         matches!(self, Self::Connect(_) | Self::Request(_))
     }
+}
+
+/// What is at the bottom of it. Those above say only that a client failed.
+fn cause(error: &legacy::Error) -> &dyn std::error::Error {
+    let mut error: &dyn std::error::Error = error;
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error
 }
 
 impl From<legacy::Error> for Error {
@@ -90,6 +104,8 @@ impl Client {
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE)
             .pool_max_idle_per_host(IDLE_CONNECTIONS)
+            .http1_max_buf_size(HEAD_BYTES)
+            .http1_max_headers(HEADERS)
             .build(connector);
         Self { inner }
     }

@@ -1,7 +1,7 @@
 //! How an agent's engines look to a person.
 
 use super::Replica;
-use crate::supervise::Process;
+use crate::supervise::{Process, child};
 use dunlin_protocol::{
     announcement::ReplicaState,
     id::{ModelId, RuntimeName},
@@ -55,6 +55,13 @@ impl Status {
     #[must_use]
     pub fn engines(&self) -> Vec<EngineStatus> {
         self.0.iter().map(|replica| engine(replica)).collect()
+    }
+
+    /// Kills all engines that the agent launched, with their children, and waits for nothing. For a process that ends
+    /// without running destructors: an agent that still runs would start them again.
+    pub fn kill_launched(&self) {
+        let pids = self.0.iter().filter_map(|replica| replica.process()?.pid());
+        pids.for_each(child::kill_group);
     }
 
     /// Whether at least one engine serves.

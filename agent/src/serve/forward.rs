@@ -111,7 +111,7 @@ async fn forward(service: &Arc<Service>, replica: &Arc<Replica>, request: Reques
             return Err(Refusal::Silent(FIRST_BYTE));
         }
     };
-    Ok(relayed(service, replica, answer, pass, meter))
+    relayed(service, replica, answer, pass, meter)
 }
 
 /// Sees a client hang up before the engine has said anything.
@@ -146,7 +146,7 @@ fn relayed(
     answer: http::Response<hyper::body::Incoming>,
     pass: Option<Pass>,
     meter: Meter,
-) -> Response {
+) -> Result<Response, Refusal> {
     let (mut head, body) = answer.into_parts();
     // A status is the engine's word and passes untouched; what it says about the engine is noted.
     let failed = head.status.is_server_error() && head.status != StatusCode::NOT_IMPLEMENTED;
@@ -154,10 +154,14 @@ fn relayed(
         replica.request_failed();
     }
     headers::strip_response(&mut head.headers);
+    let size = headers::size(&head.headers);
+    if size > headers::HEAD_BYTES {
+        return Err(Refusal::Head(size));
+    }
     let stream = headers::is_stream(&head.headers);
     head.version = Version::HTTP_11;
     let relay = Relay::new(body, Arc::clone(service), Arc::clone(replica), pass, meter, stream, !failed);
-    Response::from_parts(head, Body::new(relay))
+    Ok(Response::from_parts(head, Body::new(relay)))
 }
 
 #[cfg(test)]

@@ -3,6 +3,12 @@
 use dunlin_protocol::hop::{HOP_BY_HOP, OWN_PREFIX, named_by_connection};
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
+/// Largest head of an engine's answer that goes on the hop, as HTTP/2 counts. A hop takes 64 KiB of headers; more would
+/// end the whole connection, with every answer that is on it.
+pub(super) const HEAD_BYTES: usize = 32 * 1024;
+/// What HTTP/2 adds for each field (RFC 9113, 6.5.2).
+const FIELD_BYTES: usize = 32;
+
 /// Never reaches an engine: a client's key, and what is about another host.
 const NOT_FOR_ENGINES: [HeaderName; 3] = [header::AUTHORIZATION, header::HOST, HeaderName::from_static("x-api-key")];
 
@@ -17,6 +23,11 @@ pub(super) fn strip_request(headers: &mut HeaderMap) {
 /// Leaves what the mesh may see of an engine's answer. `x-dunlin-*` is the agent's to say.
 pub(super) fn strip_response(headers: &mut HeaderMap) {
     strip(headers);
+}
+
+/// Size of the headers, bytes, as HTTP/2 counts against SETTINGS_MAX_HEADER_LIST_SIZE.
+pub(super) fn size(headers: &HeaderMap) -> usize {
+    headers.iter().map(|(name, value)| name.as_str().len() + value.len() + FIELD_BYTES).sum()
 }
 
 fn strip(headers: &mut HeaderMap) {
@@ -83,6 +94,13 @@ mod tests {
         ]);
         strip_response(&mut given);
         assert_eq!(given, headers(&[("server", "llama.cpp")]));
+    }
+
+    #[test]
+    fn size_is_as_http2_counts() {
+        let mut given = headers(&[("server", "llama.cpp"), ("set-cookie", "a=1")]);
+        given.append(header::SET_COOKIE, HeaderValue::from_static("b=2"));
+        assert_eq!(size(&given), (6 + 9 + 32) + 2 * (10 + 3 + 32));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Answers of the agent's own: whose fault it is, whether another replica may be asked, and OpenAI's error shape.
 
+use super::headers::HEAD_BYTES;
 use axum::response::{IntoResponse, Response};
 use dunlin_protocol::{
     hop::{FAULT, Fault, RETRY_SAFE},
@@ -29,6 +30,8 @@ pub(super) enum Refusal {
     Lost(crate::engine::client::Error),
     #[error("the engine sent nothing for {} s", .0.as_secs())]
     Silent(Duration),
+    #[error("the engine's answer has {0} bytes of headers; the mesh carries {HEAD_BYTES} at most")]
+    Head(usize),
 }
 
 impl Refusal {
@@ -37,13 +40,13 @@ impl Refusal {
             Self::NoReplica(_) | Self::Unaddressed | Self::Model(_) | Self::NotReady(_) => Fault::Agent,
             Self::Full => Fault::Full,
             Self::Draining => Fault::Draining,
-            Self::Unreachable(_) | Self::Lost(_) | Self::Silent(_) => Fault::Engine,
+            Self::Unreachable(_) | Self::Lost(_) | Self::Silent(_) | Self::Head(_) => Fault::Engine,
         }
     }
 
     /// The engine has seen nothing of the request.
     fn retry_is_safe(&self) -> bool {
-        !matches!(self, Self::Lost(_) | Self::Silent(_) | Self::Unaddressed)
+        !matches!(self, Self::Lost(_) | Self::Silent(_) | Self::Head(_) | Self::Unaddressed)
     }
 
     /// Status, and OpenAI's `type` and `code`.
@@ -57,6 +60,7 @@ impl Refusal {
             Self::Unreachable(_) => (StatusCode::BAD_GATEWAY, "server_error", "engine_unreachable"),
             Self::Lost(_) => (StatusCode::BAD_GATEWAY, "server_error", "engine_lost"),
             Self::Silent(_) => (StatusCode::GATEWAY_TIMEOUT, "server_error", "engine_silent"),
+            Self::Head(_) => (StatusCode::BAD_GATEWAY, "server_error", "engine_headers_too_large"),
         }
     }
 }

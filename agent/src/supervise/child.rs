@@ -48,6 +48,14 @@ impl Drop for Group {
     }
 }
 
+/// Kills the group of a launched engine, for the end of this process without destructors.
+pub(crate) fn kill_group(pid: u32) {
+    if let Some(id) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+        // An error means that nobody is left there.
+        let _ = kill_process_group(id, Signal::KILL);
+    }
+}
+
 /// A running engine. Dropping it kills the whole group.
 #[derive(Debug)]
 pub(crate) struct Child {

@@ -102,6 +102,10 @@ async fn wrong_configurations_are_refused() {
     assert!(matches!(refused(vec![]), Error::NoEngine));
     let many: Vec<_> = (0..65).map(|_| script("")).collect();
     assert!(matches!(refused(many), Error::TooManyEngines(65)));
+    let attach = |url: &str| EngineConfig::new(Source::Attach(url.parse().unwrap()));
+    let twice =
+        refused(vec![attach("http://127.0.0.1:1/v1"), attach("http://127.0.0.1:2"), attach("http://127.0.0.1:1")]);
+    assert!(matches!(&twice, Error::Twice(_)) && twice.to_string().contains("http://127.0.0.1:1 "), "{twice}");
     let launch = |runtime: &str| EngineConfig::new(Source::Launch { runtime: runtime.parse().unwrap(), args: vec![] });
     assert!(matches!(refused(vec![launch("nothing")]), Error::Runtime(_)));
     assert!(matches!(refused(vec![launch("openai")]), Error::NoLaunch(_)));

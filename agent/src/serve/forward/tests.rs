@@ -1,6 +1,10 @@
 use super::*;
 use crate::{engine::Client, replica::tests::replica, serve::router};
-use dunlin_protocol::{announcement::ServedModel, hop::model_to_header, id::ModelId};
+use dunlin_protocol::{
+    announcement::ServedModel,
+    hop::{FAULT, RETRY_SAFE, model_to_header},
+    id::ModelId,
+};
 use http_body_util::BodyExt;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -73,10 +77,7 @@ async fn an_engine_that_never_answers_is_given_up_at_last() {
     tokio::time::advance(FIRST_BYTE).await;
     tokio::time::resume();
     let answer = waiting.await.unwrap().unwrap();
-    assert_eq!(
-        (answer.status().as_u16(), &answer.headers()[dunlin_protocol::hop::RETRY_SAFE]),
-        (504, &"no".parse().unwrap())
-    );
+    assert_eq!((answer.status().as_u16(), &answer.headers()[RETRY_SAFE]), (504, &"no".parse().unwrap()));
 }
 
 #[tokio::test]
@@ -87,5 +88,32 @@ async fn a_model_of_any_name_is_found_again() {
         let asked = tokio::spawn(engine.agent(&model).oneshot(request(&model)));
         answer(engine.asked().await).await;
         assert_eq!(asked.await.unwrap().unwrap().status(), 200, "{name}");
+    }
+}
+
+/// More headers than the hop takes would end the connection to the proxy, and every answer on it.
+#[tokio::test]
+async fn too_large_a_head_stays_off_the_hop() {
+    // The last is over what is read at all.
+    for (bytes, status) in [(20 * 1024, 200), (40 * 1024, 502), (200 * 1024, 502)] {
+        let engine = Engine::listen().await;
+        let model = ModelId::new("tiny").unwrap();
+        let waiting = tokio::spawn(engine.agent(&model).oneshot(request(&model)));
+        let mut stream = engine.asked().await;
+        let head = format!("HTTP/1.1 200 OK\r\nx-big: {}\r\ncontent-length: 0\r\n\r\n", "a".repeat(bytes));
+        // The agent may close the connection before all of it is written.
+        let _ = stream.write_all(head.as_bytes()).await;
+        let answer = waiting.await.unwrap().unwrap();
+        assert_eq!(answer.status(), status, "{bytes}");
+        if status == 200 {
+            continue;
+        }
+        let said = |name| answer.headers()[name].to_str().unwrap().to_owned();
+        assert_eq!((said(FAULT), said(RETRY_SAFE)), ("engine".to_owned(), "no".to_owned()), "{bytes}");
+        assert!(headers::size(answer.headers()) < 1024);
+        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        let error: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        let message = error["error"]["message"].as_str().unwrap();
+        assert!(message.contains("headers") || message.contains("head is too large"), "{message}");
     }
 }
