@@ -27,11 +27,14 @@ pub struct Config {
     pub body: usize,
     /// Request bodies held in memory, all together, bytes.
     pub buffered: usize,
-    /// Clients connected at once.
+    /// Clients connected at once. Fewer where the process may not open twice as many files.
     pub connections: usize,
     /// How long a client may take to send a request's head; also how long a connection may idle between requests.
     /// Longer than the 60 s after which common load balancers close idle connections, so that they close first.
     pub head: Duration,
+    /// How long a client that has just connected may take to its first request's head. Short, since whoever can connect
+    /// could take all connections by saying nothing.
+    pub first_head: Duration,
     /// How long a client may pause while it sends a body.
     pub body_pause: Duration,
     /// How long a client may take nothing of an answer that is there for it. Then its connection, or in HTTP/2 that
@@ -56,6 +59,7 @@ impl Default for Config {
             buffered: 512 << 20,
             connections: 8192,
             head: Duration::from_secs(65),
+            first_head: Duration::from_secs(10),
             body_pause: Duration::from_secs(20),
             stalled: Duration::from_secs(30),
             drain: Duration::from_secs(30),

@@ -12,6 +12,7 @@ pub mod control;
 mod dispatch;
 mod eject;
 mod errors;
+mod files;
 mod http;
 pub mod keys;
 mod late;

@@ -1,9 +1,10 @@
 //! Accepting clients: how many, how long each may take, and the end.
 
+mod seldom;
 mod unread;
 
 use super::{Door, answer::Body};
-use crate::config::Config;
+use crate::{config::Config, files};
 use dunlin_node::hop::stall;
 use http::{Request, Response};
 use hyper::{
@@ -12,8 +13,18 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
+use seldom::Seldom;
 use socket2::{SockRef, TcpKeepalive};
-use std::{convert::Infallible, io, pin::pin, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    future, io,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore},
@@ -43,6 +54,7 @@ pub(crate) struct Server {
     listener: TcpListener,
     door: Arc<Door>,
     connections: Arc<Semaphore>,
+    first_head: Duration,
     head: Duration,
     stalled: Duration,
     drain: Duration,
@@ -51,24 +63,36 @@ pub(crate) struct Server {
 impl Server {
     /// Serves `door` on `listener`.
     pub(crate) fn new(listener: TcpListener, door: Arc<Door>, config: &Config) -> Self {
-        let connections = Arc::new(Semaphore::new(config.connections));
-        let Config { head, stalled, drain, .. } = *config;
-        Self { listener, door, connections, head, stalled, drain }
+        let connections = Arc::new(Semaphore::new(files::make_room(config.connections).min(Semaphore::MAX_PERMITS)));
+        let Config { first_head, head, stalled, drain, .. } = *config;
+        Self { listener, door, connections, first_head, head, stalled, drain }
     }
 
     /// Accepts until `shutdown`; then lets what is in flight finish, for a while.
     pub(crate) async fn run(self, shutdown: CancellationToken) {
         let clients = TaskTracker::new();
         let abort = CancellationToken::new();
+        let (mut refused, mut failed) = (Seldom::default(), Seldom::default());
         loop {
             let accepted = tokio::select! {
                 () = shutdown.cancelled() => break,
                 accepted = self.listener.accept() => accepted,
             };
             match accepted {
-                Ok((stream, _)) => self.take(stream, &clients, &shutdown, &abort),
+                Ok((stream, _)) => match self.connections.clone().try_acquire_owned() {
+                    Ok(permit) => self.take(stream, permit, &clients, &shutdown, &abort),
+                    // Closed at once: what waited in line here would wait for those who hold the connections.
+                    Err(_) => {
+                        self.door.metrics.refused_connections.inc();
+                        if let Some(refused) = refused.count(Instant::now()) {
+                            tracing::warn!(refused, "clients refused: as many are connected as may");
+                        }
+                    }
+                },
                 Err(error) => {
-                    tracing::warn!(%error, "a client could not be accepted");
+                    if let Some(failed) = failed.count(Instant::now()) {
+                        tracing::warn!(%error, failed, "clients could not be accepted");
+                    }
                     time::sleep(ACCEPT_AGAIN).await;
                 }
             }
@@ -82,18 +106,21 @@ impl Server {
         }
     }
 
-    fn take(&self, stream: TcpStream, clients: &TaskTracker, stop: &CancellationToken, abort: &CancellationToken) {
-        let Ok(permit) = self.connections.clone().try_acquire_owned() else {
-            // Closed at once: what waited in line here would wait for those who hold the connections.
-            self.door.metrics.refused_connections.inc();
-            return;
-        };
+    fn take(
+        &self,
+        stream: TcpStream,
+        permit: OwnedSemaphorePermit,
+        clients: &TaskTracker,
+        stop: &CancellationToken,
+        abort: &CancellationToken,
+    ) {
         if let Err(error) = prepare(&stream) {
             tracing::debug!(%error, "socket options");
         }
         let door = self.door.clone();
         let (head, stalled, stop) = (self.head, self.stalled, stop.clone());
-        let client = Client { door, head, stalled, stop, _permit: permit };
+        let asked = Arc::default();
+        let client = Client { door, first_head: self.first_head, head, stalled, stop, asked, _permit: permit };
         let abort = abort.clone();
         clients.spawn(async move {
             client.door.metrics.connections.inc();
@@ -115,22 +142,40 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
 /// One client's connection.
 struct Client {
     door: Arc<Door>,
+    first_head: Duration,
     head: Duration,
     stalled: Duration,
     stop: CancellationToken,
+    /// Its first request's head has come.
+    asked: Arc<AtomicBool>,
     _permit: OwnedSemaphorePermit,
 }
 
 impl Client {
     async fn serve(&self, stream: TcpStream) {
+        tokio::select! {
+            () = self.says_nothing() => tracing::debug!("connection ended without a request"),
+            () = self.serve_all(stream) => {}
+        }
+    }
+
+    /// Ends when the first request's head is overdue.
+    async fn says_nothing(&self) {
+        time::sleep(self.first_head).await;
+        if self.asked.load(Ordering::Relaxed) {
+            future::pending::<()>().await;
+        }
+    }
+
+    async fn serve_all(&self, stream: TcpStream) {
         let first = tokio::select! {
             () = self.stop.cancelled() => return,
-            first = time::timeout(self.head, speaks_http2(&stream)) => first,
+            first = speaks_http2(&stream) => first,
         };
         let served = match first {
-            Ok(Ok(true)) => self.http2(stream).await,
-            Ok(Ok(false)) => self.http1(stream).await,
-            Ok(Err(_)) | Err(_) => return,
+            Ok(true) => self.http2(stream).await,
+            Ok(false) => self.http1(stream).await,
+            Err(_) => return,
         };
         if let Err(error) = served {
             tracing::debug!(%error, "connection ended");
@@ -153,7 +198,7 @@ impl Client {
     }
 
     async fn http2(&self, stream: TcpStream) -> hyper::Result<()> {
-        let door = self.door.clone();
+        let (door, asked) = (self.door.clone(), self.asked.clone());
         // An answer that the client gives no room ends by itself: the others on the connection go on.
         let streams = stall::Guard::new(TaskTracker::new(), self.stalled);
         let mut connection = pin!(
@@ -166,6 +211,7 @@ impl Client {
                     self.socket(stream),
                     service_fn(move |request| {
                         let door = door.clone();
+                        asked.store(true, Ordering::Relaxed);
                         async move {
                             let answer = door.answer(request).await;
                             // Its head waits for the client.
@@ -187,6 +233,7 @@ impl Client {
     }
 
     async fn answer(&self, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+        self.asked.store(true, Ordering::Relaxed);
         Ok(self.door.clone().answer(request).await)
     }
 }

@@ -69,6 +69,28 @@ async fn slow_heads_and_slow_bodies_are_cut_off() {
     assert!(since.elapsed() < Duration::from_secs(4));
 }
 
+/// Whoever can connect could take all connections otherwise; between requests a client may rest for longer.
+#[tokio::test]
+async fn who_says_nothing_is_cut_off_sooner_than_who_has_asked() {
+    let mesh = Mesh::with(|config| config.first_head = Duration::from_millis(300)).await;
+    // The last: HTTP/2 with its settings, and never a request.
+    for begun in ["", "GET / HTTP/1.1\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\u{4}\0\0\0\0\0"] {
+        let mut stream = TcpStream::connect(mesh.endpoint).await.unwrap();
+        stream.write_all(begun.as_bytes()).await.unwrap();
+        let mut rest = Vec::new();
+        let closed = tokio::time::timeout(Duration::from_secs(2), stream.read_to_end(&mut rest)).await;
+        assert!(closed.is_ok(), "{begun:?} is still open");
+    }
+    let mut stream = TcpStream::connect(mesh.endpoint).await.unwrap();
+    for _ in 0..2 {
+        stream.write_all(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        let mut answer = [0; 512];
+        let read = stream.read(&mut answer).await.unwrap();
+        assert!(answer[..read].starts_with(b"HTTP/1.1 200"), "closed between requests");
+        tokio::time::sleep(Duration::from_millis(600)).await;
+    }
+}
+
 #[tokio::test]
 async fn connections_are_bounded() {
     let mesh = Mesh::with(|config| config.connections = 2).await;

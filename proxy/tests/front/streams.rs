@@ -70,6 +70,13 @@ async fn a_broken_stream_ends_with_an_error_event_and_never_with_done() {
     engine.play(Play::Stream(vec![ONE, LAST, "data: {\"usa"], Duration::from_millis(1), true));
     assert_eq!(mesh.client().stream("m").await.text(), [ONE, LAST, DONE].concat());
     // The last event lacks the empty line behind it.
+    for done in ["data: [DONE]", "data: [DONE]\n", "data: [DONE]\r\n"] {
+        for pieces in [vec![ONE, LAST, done], vec![ONE, done], vec![done]] {
+            engine.play(Play::Stream(pieces.clone(), Duration::from_millis(1), true));
+            let text = mesh.client().stream("m").await.text();
+            assert!(text.contains("data: [DONE]") && text.ends_with("\n\n"), "{pieces:?}: {text:?}");
+        }
+    }
     engine.play(Play::Stream(vec![ONE, LAST.trim_end()], Duration::from_millis(1), true));
     assert_eq!(mesh.client().stream("m").await.text(), [ONE, LAST, DONE].concat());
 }
