@@ -21,7 +21,10 @@ use crate::{
 use attempt::Failure;
 use bytes::Bytes;
 use dunlin_node::{Handle, hop::Reservation};
-use dunlin_protocol::{id::ModelId, topic::Topic};
+use dunlin_protocol::{
+    id::{ModelId, ReplicaId},
+    topic::Topic,
+};
 use http::{HeaderMap, HeaderValue, Method, Response, uri::PathAndQuery};
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -36,6 +39,8 @@ const TRIES: usize = 3;
 const LOOK_UP: Duration = Duration::from_secs(2);
 /// Pause before a replica is asked again for want of another: its agent may be reconnecting.
 const AGAIN: Duration = Duration::from_millis(100);
+/// The same while all replicas are lost, unless one is heard of before: it may have to be dialled.
+const RETURNS: Duration = Duration::from_millis(250);
 
 /// What all requests of one proxy share.
 pub(crate) struct Dispatcher {
@@ -97,6 +102,9 @@ impl Dispatcher {
             let failure = match self.attempt(ask, lease).await {
                 Ok(answer) => {
                     self.metrics.first_byte(model, ask.since.elapsed());
+                    if !answer.status().is_server_error() {
+                        self.pool.answered(model);
+                    }
                     return Ok(answer);
                 }
                 Err(failure) => failure,
@@ -105,17 +113,22 @@ impl Dispatcher {
                 // Not a failure but bad timing: back to the front of the line.
                 Failure::Full => continue,
                 Failure::Draining if Instant::now() < until => {
-                    ticket.tried.push(replica);
+                    ticket.failed_on(replica);
                     self.pause_if_alone(model, &ticket).await;
                     continue;
                 }
                 Failure::Draining => return Err(Error::unserved(model, Unserved::NoReplica)),
-                Failure::Failed(cause) => (cause, None),
+                Failure::Untouched(cause) if self.is_passing(model, replica, &mut ticket, cause, until) => {
+                    self.metrics.retried(cause.label());
+                    self.pool.connected(model, RETURNS).await;
+                    continue;
+                }
+                Failure::Failed(cause) | Failure::Untouched(cause) => (cause, None),
                 Failure::Answered(cause, answer) => (cause, Some(answer)),
             };
             tries += 1;
             tracing::debug!(%replica, %cause, tries, request_id = ?ask.id, "try failed");
-            ticket.tried.push(replica);
+            ticket.failed_on(replica);
             if tries >= TRIES || !self.another_may_do_better(model, &ticket, cause) {
                 return answer
                     .map_or_else(|| Err(Error::Failed { model: model.clone(), tries, last: cause }), |a| Ok(*a));
@@ -123,6 +136,24 @@ impl Dispatcher {
             self.metrics.retried(cause.label());
             self.pause_if_alone(model, &ticket).await;
         }
+    }
+
+    /// Whether all replicas were lost a moment ago or are just coming back, so that the request may wait for them. No
+    /// engine has begun with it, so this is no try.
+    fn is_passing(
+        &self,
+        model: &ModelId,
+        replica: ReplicaId,
+        ticket: &mut Ticket,
+        cause: Cause,
+        until: Instant,
+    ) -> bool {
+        ticket.failed_on(replica);
+        let passing = match cause {
+            Cause::Unreachable => self.pool.just_lost(model, &ticket.tried),
+            _ => self.pool.just_changing(model, &ticket.tried),
+        };
+        passing && Instant::now() < until
     }
 
     /// Lost connections are always tried again; what an engine worked for in vain only where there is another replica,
@@ -156,7 +187,7 @@ impl Dispatcher {
     /// A model of which nothing is known is looked up, once per while.
     async fn look_up_unknown(&self, model: &ModelId) -> Result<(), Error> {
         let known = || self.handle.directory().read(|directory| directory.knows(model));
-        if known() {
+        if known() || self.pool.may_return(model) {
             return Ok(());
         }
         let unknown = Err(Error::unserved(model, Unserved::Unknown));

@@ -136,7 +136,9 @@ impl Error {
         match why {
             Unserved::Unknown => Self::ModelNotFound { model },
             Unserved::NoReplica => Self::NoReplica { model, why: "is ready, and none is starting" },
-            Unserved::StillStarting => Self::NoReplica { model, why: "became ready in time; `dunlin doctor` on its node says what it lacks" },
+            Unserved::StillStarting => {
+                Self::NoReplica { model, why: "became ready in time; `dunlin doctor` on its node says what it lacks" }
+            }
             Unserved::StillFull => Self::Full { model, why: "none became free in time" },
             Unserved::TooMany => Self::Full { model, why: "as many requests wait already as may" },
         }

@@ -2,6 +2,7 @@
 //! (`route`, `late`, `eject`, `budget`) to the directory, the clock and the tasks that wait.
 
 mod lease;
+mod lives;
 mod record;
 mod seen;
 #[cfg(test)]
@@ -17,6 +18,7 @@ use crate::{
 };
 use dunlin_node::directory::SharedDirectory;
 use dunlin_protocol::id::{ModelId, ReplicaId};
+use lives::Lives;
 use rand::rngs::SmallRng;
 use record::Record;
 use seen::Seen;
@@ -27,12 +29,14 @@ use std::{
 };
 use tokio::{
     sync::{Notify, oneshot},
-    time,
+    time::{self, MissedTickBehavior},
 };
 use tokio_util::sync::CancellationToken;
 
 /// How often those who wait are looked at when nothing is heard: reports go stale and refusals are forgotten in silence.
 const TICK: Duration = Duration::from_millis(50);
+/// How often it is noted which models are served.
+const SWEEP: Duration = Duration::from_secs(1);
 /// Waiting requests that are looked at when the first in line can't use the free slot because it failed there.
 const LOOK_AHEAD: usize = 8;
 /// Replicas remembered before those that have nothing to remember are dropped.
@@ -76,12 +80,22 @@ pub(crate) struct Ticket {
     pub(crate) waited: bool,
 }
 
+impl Ticket {
+    /// The request failed on `replica`, perhaps not for the first time.
+    pub(crate) fn failed_on(&mut self, replica: ReplicaId) {
+        if !self.tried.contains(&replica) {
+            self.tried.push(replica);
+        }
+    }
+}
+
 /// All replicas as this proxy sees them.
 pub(crate) struct Pool {
     directory: SharedDirectory,
     settings: Settings,
     metrics: Arc<Metrics>,
     state: Mutex<State>,
+    lives: Mutex<Lives>,
     /// Somebody began to wait, or a request ended while somebody waits.
     wake: Notify,
 }
@@ -111,7 +125,7 @@ impl Pool {
             budget: Budget::default(),
             rng: rand::make_rng(),
         };
-        Self { directory, settings, metrics, state: Mutex::new(state), wake: Notify::new() }
+        Self { directory, settings, metrics, state: Mutex::new(state), lives: Mutex::default(), wake: Notify::new() }
     }
 
     /// The replica that `model` is to be asked of now, or as soon as one has a slot free.
@@ -133,14 +147,21 @@ impl Pool {
         self.wake.notify_one();
         match time::timeout_at(until.into(), granted).await {
             Ok(Ok(lease)) => Ok(lease),
-            Ok(Err(_)) | Err(_) => Err(self.seen(model).unserved()),
+            Ok(Err(_)) | Err(_) => Err(match self.seen(model).unserved() {
+                // It was served a moment ago, or nobody had waited.
+                Unserved::Unknown => Unserved::NoReplica,
+                why => why,
+            }),
         }
     }
 
     fn lease_or_wait(self: &Arc<Self>, model: &ModelId, ticket: &mut Ticket) -> Result<Found, Unserved> {
         let now = Instant::now();
         let seen = self.seen(model);
-        if seen.nobody() {
+        if let Some(replica) = seen.connected {
+            self.lives().reachable(model, replica, now);
+        }
+        if seen.nobody() && !self.may_return(model) {
             return Err(seen.unserved());
         }
         let mut state = self.state();
@@ -205,11 +226,14 @@ impl Pool {
         let mut changes = self.directory.changed();
         let stopped = shutdown.cancelled();
         tokio::pin!(stopped);
+        let mut sweep = time::interval(SWEEP);
+        sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let somebody_waits = self.waiting() > 0;
             tokio::select! {
                 () = &mut stopped => return,
                 () = self.wake.notified() => {}
+                _ = sweep.tick() => self.directory.read(|directory| self.lives().sweep(directory, Instant::now())),
                 _ = changes.changed(), if somebody_waits => {}
                 () = time::sleep(TICK), if somebody_waits => {}
             }
@@ -258,9 +282,55 @@ impl Pool {
         self.seen(model).ready.iter().all(|one| tried.contains(&one.replica))
     }
 
+    /// A replica of `model` has answered.
+    pub(crate) fn answered(&self, model: &ModelId) {
+        self.lives().changing(model, Instant::now());
+    }
+
+    /// Whether `model`, of which there is no replica now, was served a moment ago and may be again.
+    pub(crate) fn may_return(&self, model: &ModelId) -> bool {
+        self.directory.read(|directory| self.lives().may_return(directory, model, Instant::now()))
+    }
+
+    /// Whether it is worth waiting for the replicas of `model`, after one of them could not be reached: there is no
+    /// other, and they were connected a moment ago.
+    pub(crate) fn just_lost(&self, model: &ModelId, tried: &[ReplicaId]) -> bool {
+        let (seen, now) = (self.seen(model), Instant::now());
+        let untried = seen.connected.is_some() && !seen.ready.iter().all(|one| tried.contains(&one.replica));
+        let mut lives = self.lives();
+        lives.changing(model, now);
+        !untried && lives.was_reachable(model, now)
+    }
+
+    /// The same after one of them has refused without having begun: it answered a moment ago, or has just come back.
+    pub(crate) fn just_changing(&self, model: &ModelId, tried: &[ReplicaId]) -> bool {
+        self.only(model, tried) && self.lives().is_changing(model, Instant::now())
+    }
+
+    /// Returns when a replica of `model` is connected that was not, or after `at_most`.
+    pub(crate) async fn connected(&self, model: &ModelId, at_most: Duration) {
+        let mut changes = self.directory.changed();
+        let before = self.seen(model).connected;
+        let connects = async {
+            while changes.changed().await.is_ok() {
+                let now = self.seen(model).connected;
+                if now.is_some() && now != before {
+                    return;
+                }
+            }
+        };
+        // That nothing came is no news.
+        let _ = time::timeout(at_most, connects).await;
+    }
+
     /// Requests that wait now.
     pub(crate) fn waiting(&self) -> usize {
         self.state().line.len()
+    }
+
+    fn lives(&self) -> MutexGuard<'_, Lives> {
+        // Times only: nothing that a panic elsewhere could leave half done.
+        self.lives.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -36,6 +36,8 @@ pub(super) enum Failure {
     Draining,
     /// No answer came, or none of the engine's.
     Failed(Cause),
+    /// The same, and the engine has not begun.
+    Untouched(Cause),
     /// The engine answered, in a way that another may better.
     Answered(Cause, Box<Response<Relay>>),
 }
@@ -56,9 +58,13 @@ impl Dispatcher {
             }
             Err(Refused::Draining) => return Err(Failure::Draining),
             // No failure of the replica: it may well serve its other models.
-            Err(Refused::Failed(Cause::NotServed)) => {
+            Err(Refused::Untouched(Cause::NotServed)) => {
                 lease.lacks(&ask.peek.model);
-                return Err(Failure::Failed(Cause::NotServed));
+                return Err(Failure::Untouched(Cause::NotServed));
+            }
+            Err(Refused::Untouched(cause)) => {
+                lease.failed();
+                return Err(Failure::Untouched(cause));
             }
             Err(Refused::Failed(cause)) => {
                 lease.failed();
@@ -98,7 +104,7 @@ impl Dispatcher {
             tracing::debug!(%replica, %error, "not answered");
             match error {
                 SendError::NotSent(_, Unsent::Full(_)) => Refused::Full,
-                SendError::NotConnected(_) | SendError::NotSent(..) => Refused::Failed(Cause::Unreachable),
+                SendError::NotConnected(_) | SendError::NotSent(..) => Refused::Untouched(Cause::Unreachable),
                 SendError::Lost(_) => Refused::Failed(Cause::Lost),
             }
         })?;
@@ -118,7 +124,7 @@ impl Dispatcher {
         if self.handle.hop().connected(&peer) {
             return Ok(());
         }
-        let unreachable = Refused::Failed(Cause::Unreachable);
+        let unreachable = Refused::Untouched(Cause::Unreachable);
         match time::timeout(dial::DEADLINE, self.handle.connect(peer)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => {
@@ -155,6 +161,8 @@ enum Refused {
     Full,
     Draining,
     Failed(Cause),
+    /// The engine has not begun.
+    Untouched(Cause),
 }
 
 fn request(ask: &Ask, replica: ReplicaId) -> Request<Body> {
@@ -177,8 +185,10 @@ fn refusal(status: StatusCode, headers: &HeaderMap) -> Option<Refused> {
         Some(Fault::Engine) if !retry_is_safe && status == StatusCode::GATEWAY_TIMEOUT => {
             Refused::Failed(Cause::Timeout)
         }
+        Some(Fault::Engine) if retry_is_safe => Refused::Untouched(Cause::Engine),
         Some(Fault::Engine) => Refused::Failed(Cause::Engine),
-        Some(Fault::Agent) if status == StatusCode::NOT_FOUND => Refused::Failed(Cause::NotServed),
+        Some(Fault::Agent) if status == StatusCode::NOT_FOUND => Refused::Untouched(Cause::NotServed),
+        Some(Fault::Agent) if retry_is_safe => Refused::Untouched(Cause::Agent),
         // A fault that only a newer agent knows is at least not the engine's answer.
         Some(Fault::Agent) | None => Refused::Failed(Cause::Agent),
     })

@@ -65,6 +65,7 @@ impl Server {
     pub(crate) fn new(listener: TcpListener, door: Arc<Door>, config: &Config) -> Self {
         let connections = Arc::new(Semaphore::new(files::make_room(config.connections).min(Semaphore::MAX_PERMITS)));
         let Config { first_head, head, stalled, drain, .. } = *config;
+        let first_head = first_head.min(head);
         Self { listener, door, connections, first_head, head, stalled, drain }
     }
 

@@ -1,24 +1,32 @@
 //! What the directory says of one model's replicas, taken out so that nothing is decided under its lock.
 
-use super::Unserved;
+use super::{Unserved, lives};
 use crate::route::{Candidate, Load, Own, Reach};
 use dunlin_node::directory::{Directory, Reachability, Replica};
-use dunlin_protocol::{announcement::ReplicaState, id::ModelId};
+use dunlin_protocol::{
+    announcement::ReplicaState,
+    id::{ModelId, ReplicaId},
+};
 
 /// The replicas of a model.
 #[derive(Debug, Clone)]
 pub(super) struct Seen {
     /// Those that serve.
     pub(super) ready: Vec<Candidate>,
+    /// One of them that is connected.
+    pub(super) connected: Option<ReplicaId>,
     starting: bool,
     known: bool,
 }
 
 impl Seen {
     pub(super) fn of(directory: &Directory, model: &ModelId) -> Self {
-        let mut seen = Self { ready: Vec::new(), starting: false, known: false };
+        let mut seen = Self { ready: Vec::new(), connected: None, starting: false, known: false };
         for replica in directory.replicas(model) {
             seen.known = true;
+            if lives::serves(replica) {
+                seen.connected = Some(replica.id);
+            }
             match replica.state {
                 ReplicaState::Ready => seen.ready.push(candidate(replica)),
                 ReplicaState::Starting => seen.starting = true,

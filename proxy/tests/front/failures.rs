@@ -5,7 +5,7 @@ use crate::{
     mesh::Mesh,
 };
 use bytes::Bytes;
-use dunlin_protocol::hop::Fault;
+use dunlin_protocol::{announcement::ReplicaState, hop::Fault};
 use futures::future::join_all;
 use http::StatusCode;
 use std::time::{Duration, Instant};
@@ -208,7 +208,7 @@ async fn a_draining_replica_sends_its_requests_elsewhere() {
 /// C8: it comes back as a new process at a new address.
 #[tokio::test]
 async fn a_replica_that_returns_is_used_again() {
-    let mesh = Mesh::new().await;
+    let mesh = Mesh::with(|config| config.hold = SHORT).await;
     let engine = Engine::saying("{}");
     let mut first = mesh.agent(&["m"], 4, &engine).await;
     assert_eq!(mesh.client().chat("m").await.status, StatusCode::OK);
@@ -222,4 +222,57 @@ async fn a_replica_that_returns_is_used_again() {
     assert!(gone.status.is_server_error() && gone.headers.contains_key("retry-after"), "{}", gone.text());
     let _second = mesh.agent(&["m"], 4, &engine).await;
     assert_eq!(mesh.client().chat("m").await.status, StatusCode::OK);
+}
+
+/// C8: requests that come while the only replica is started again wait for it, whether it was asked lately or not.
+#[tokio::test]
+async fn requests_wait_for_the_only_replica_to_return() {
+    for asked_before in [true, false] {
+        let mesh = Mesh::with(|config| config.hold = Duration::from_secs(8)).await;
+        let engine = Engine::saying("{}");
+        let mut first = mesh.agent(&["m"], 4, &engine).await;
+        if asked_before {
+            assert_eq!(mesh.client().chat("m").await.status, StatusCode::OK);
+        } else {
+            // The pool notes once a second who is there.
+            tokio::time::sleep(Duration::from_millis(1200)).await;
+        }
+        first.kill().await;
+        let client = mesh.client();
+        let held = tokio::spawn(async move { join_all((0..6).map(|_| client.chat("m"))).await });
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        assert!(!held.is_finished(), "answered without a replica");
+        // The same node, as a new process: connected first, then starting, then ready.
+        let again = mesh.restart(first, &engine).await;
+        tokio::time::sleep(SHORT).await;
+        let late = mesh.client();
+        let late = tokio::spawn(async move { late.chat("m").await });
+        again.offer(ReplicaState::Starting, &["m"], 4).await;
+        tokio::time::sleep(SHORT).await;
+        again.offer(ReplicaState::Ready, &["m"], 4).await;
+        for answer in held.await.unwrap().into_iter().chain([late.await.unwrap()]) {
+            assert_eq!(answer.status, StatusCode::OK, "{asked_before}: {}", answer.text());
+        }
+    }
+}
+
+/// Its agent is there and its engine is not: a moment ago it was.
+#[tokio::test]
+async fn requests_wait_for_an_engine_that_just_answered() {
+    let mesh = Mesh::with(|config| config.hold = Duration::from_secs(5)).await;
+    let engine = Engine::saying("{}");
+    let _agent = mesh.agent(&["m"], 4, &engine).await;
+    assert_eq!(mesh.client().chat("m").await.status, StatusCode::OK);
+    engine.play(Play::RefuseAs(Fault::Engine, StatusCode::BAD_GATEWAY, "yes"));
+    let client = mesh.client();
+    let held = tokio::spawn(async move { client.chat("m").await });
+    tokio::time::sleep(SHORT * 3).await;
+    assert!(!held.is_finished());
+    engine.play(Play::Say(StatusCode::OK, "application/json", Bytes::from_static(b"{}")));
+    assert_eq!(held.await.unwrap().status, StatusCode::OK);
+    // Where it may have begun, the client is told at once.
+    engine.play(Play::RefuseAs(Fault::Engine, StatusCode::BAD_GATEWAY, "no"));
+    let since = Instant::now();
+    assert_eq!(mesh.client().chat("m").await.status, StatusCode::BAD_GATEWAY);
+    assert!(since.elapsed() < Duration::from_secs(2), "{:?}", since.elapsed());
 }

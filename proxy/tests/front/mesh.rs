@@ -100,6 +100,26 @@ impl Mesh {
         let state = StateDir::open(&path).unwrap();
         let (chain, _) = join::join(&token, &state.identity().unwrap(), None).await.unwrap();
         state.store_chain(&chain).unwrap();
+        self.run_agent(path, state, engine).await
+    }
+
+    /// The same node as a new process, which has said nothing yet.
+    pub(crate) async fn restart(&self, mut agent: Agent, engine: &Engine) -> Agent {
+        agent.kill().await;
+        // Handles of the dead process still lock its folder.
+        let path = agent.path.with_extension("again");
+        std::fs::create_dir(&path).unwrap();
+        for file in std::fs::read_dir(&agent.path).unwrap().map(Result::unwrap) {
+            if file.file_type().unwrap().is_file() {
+                std::fs::copy(file.path(), path.join(file.file_name())).unwrap();
+            }
+        }
+        let state = StateDir::open(&path).unwrap();
+        self.run_agent(path, state, engine).await
+    }
+
+    async fn run_agent(&self, path: PathBuf, state: StateDir, engine: &Engine) -> Agent {
+        let roles = Roles::from_iter([Role::Agent]);
         let mut config = NodeConfig::new(state, roles);
         config.listen = vec![LOOPBACK.parse().unwrap()];
         config.bootstrap = self.proxy.listen_addresses();
@@ -112,7 +132,7 @@ impl Mesh {
                 let _ = node.run(stop).await;
             }
         });
-        Agent { handle, stop, task: Some(task) }
+        Agent { handle, path, stop, task: Some(task) }
     }
 
     /// Whether the proxy sees the agent's replica of `model`, connected, and ready or not.
@@ -156,6 +176,7 @@ impl Drop for Mesh {
 /// One agent's node.
 pub(crate) struct Agent {
     pub(crate) handle: Handle,
+    path: PathBuf,
     stop: CancellationToken,
     task: Option<JoinHandle<()>>,
 }
