@@ -83,8 +83,8 @@ node proxy proxy --http 127.0.0.1:0 "${listen[@]}"
 say "4/5  Two agents, each with an engine, joined by invitation"
 for agent in one two; do
   token=$("$DUNLIN" --home "$work/proxy" invite --role agent)
-  "$DUNLIN" --home "$work/$agent" join "$token"
-  node "$agent" agent --name "$agent" "${listen[@]}" --launch llamacpp -- \
+  "$DUNLIN" --home "$work/$agent" join "$token" --name "$agent"
+  node "$agent" agent "${listen[@]}" --launch llamacpp -- \
     -m "$model" --alias "$model_name" -ngl 0 -c 2048 -np 2
 done
 for _ in $(seq 600); do

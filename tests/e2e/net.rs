@@ -31,7 +31,7 @@ fn agent<'a>(sandbox: &'a Sandbox, proxy: &Node<'_>, name: &str, namespace: &str
     let token = proxy.home.ask(&["invite", "--role", "agent"]);
     let home = Home::within(sandbox, name, namespace);
     home.join(&token);
-    let mut args = vec!["agent", "--no-mdns", "--launch", "demo", "--name", name];
+    let mut args = vec!["agent", "--no-mdns", "--launch", "demo"];
     for address in listen {
         args.extend(["--listen", address]);
     }

@@ -198,7 +198,7 @@ impl<'a> Mesh<'a> {
     #[track_caller]
     pub(crate) fn agent(&self, name: &str, args: &[&str]) -> Node<'a> {
         let home = self.member(name, &["--role", "agent"]);
-        home.start(&[&["agent", "--name", name], &LOOPBACK[..], args].concat())
+        home.start(&[&["agent"], &LOOPBACK[..], args].concat())
     }
 
     /// An agent beside a demo engine.
