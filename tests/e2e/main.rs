@@ -4,6 +4,7 @@
 // Tests block: they have no runtime.
 #![allow(clippy::disallowed_methods)]
 
+mod cli;
 mod failover;
 mod harness;
 mod lifecycle;
