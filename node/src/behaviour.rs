@@ -75,6 +75,8 @@ pub(crate) struct Settings<'a> {
     pub(crate) keypair: &'a Keypair,
     pub(crate) mesh: MeshId,
     pub(crate) roles: Roles,
+    /// Of this process.
+    pub(crate) epoch: u64,
     pub(crate) mdns: bool,
     /// Whether others can dial this peer, so that it may store for them.
     pub(crate) reachable: bool,
@@ -97,7 +99,7 @@ impl Behaviour {
             gossip: gossipsub(settings)?,
             identify: identify::Behaviour::new(
                 identify::Config::new(IDENTIFY_PROTOCOL.to_owned(), settings.keypair.public())
-                    .with_agent_version(concat!("dunlin/", env!("CARGO_PKG_VERSION")).to_owned())
+                    .with_agent_version(crate::events::agent_version(settings.epoch))
                     .with_push_listen_addr_updates(true)
                     .with_cache_size(IDENTIFY_CACHE),
             ),
@@ -154,11 +156,7 @@ fn gossipsub(settings: &Settings<'_>) -> Result<gossipsub::Behaviour, Error> {
     let config = gossip::settings().map_err(|error| Error::Gossip(error.to_string()))?;
     let mut behaviour = gossipsub::Behaviour::new(gossipsub::MessageAuthenticity::Anonymous, config)
         .map_err(|error| Error::Gossip(error.to_owned()))?;
-    let mut topics = vec![gossip::mesh_topic()];
-    if settings.roles.contains(Role::Proxy) {
-        topics.push(gossip::load_topic());
-    }
-    for topic in topics {
+    for topic in gossip::topics(settings.roles) {
         behaviour.subscribe(&topic).map_err(|error| Error::Gossip(error.to_string()))?;
     }
     Ok(behaviour)

@@ -90,6 +90,8 @@ pub(crate) struct Connection {
     pub(crate) id: ConnectionId,
     pub(crate) relayed: bool,
     pub(crate) since: Instant,
+    /// Of the process at the other end, once identify has told it.
+    pub(crate) epoch: Option<u64>,
 }
 
 /// When recurring work is to be done next.
@@ -98,6 +100,7 @@ pub(crate) struct Due {
     pub(crate) refresh: Instant,
     pub(crate) put_again: Option<Instant>,
     pub(crate) announce_again: Option<Instant>,
+    pub(crate) subscribe_again: Option<Instant>,
     discovered: Option<Instant>,
     put: Option<Instant>,
     housekeeping: Instant,
@@ -111,6 +114,7 @@ impl Due {
             refresh: now + REFRESH,
             put_again: None,
             announce_again: None,
+            subscribe_again: None,
             discovered: None,
             put: None,
             housekeeping: now,

@@ -5,3 +5,5 @@ mod gossip;
 mod identify;
 mod kad;
 mod mdns;
+
+pub(crate) use identify::agent_version;

@@ -8,7 +8,7 @@ use dunlin_protocol::{
     announcement::{self, SignedAnnouncement},
     certificate::Chain,
     codec,
-    id::PeerId,
+    id::{PeerId, Role, Roles},
     limits,
     load::LoadReport,
     revocation::SignedRevocation,
@@ -55,6 +55,13 @@ pub fn mesh_topic() -> IdentTopic {
 pub fn report_interval(agents: usize) -> Duration {
     let factor = agents.max(AGENTS_AT_FULL_RATE) as f64 / AGENTS_AT_FULL_RATE as f64;
     REPORT_INTERVAL.mul_f64(factor).min(REPORT_INTERVAL_MAX)
+}
+
+/// What a process in these roles listens to.
+#[must_use]
+pub fn topics(roles: Roles) -> Vec<IdentTopic> {
+    let load = roles.contains(Role::Proxy).then(load_topic);
+    std::iter::once(mesh_topic()).chain(load).collect()
 }
 
 /// What travels on `mesh`.
@@ -112,6 +119,8 @@ pub fn settings() -> Result<gossipsub::Config, ConfigBuilderError> {
         // No IHAVE rumours: a lost report is harmless, announcements are refreshed.
         .gossip_lazy(0)
         .gossip_factor(0.0)
+        // A process that subscribes again (see `EventLoop::subscribe_again`) is back in the mesh of its peers soon.
+        .unsubscribe_backoff(Duration::from_secs(1))
         .heartbeat_initial_delay(Duration::from_millis(200))
         .publish_queue_duration(PUBLISH_QUEUE)
         .forward_queue_duration(PUBLISH_QUEUE)

@@ -97,7 +97,7 @@ impl Node {
         let (relay_transport, relay_client) = relay::client::new(own.peer);
         let reachable = config.reachable && !config.listen.is_empty();
         let settings_of =
-            behaviour::Settings { keypair: &mesh.identity, mesh: own.mesh, roles, mdns: config.mdns, reachable };
+            behaviour::Settings { keypair: &mesh.identity, mesh: own.mesh, roles, epoch, mdns: config.mdns, reachable };
         let behaviour = Behaviour::new(&settings_of, streams, relay_client)?;
         let admission = Admission::new(mesh.members.clone(), mesh.issuer.clone(), admission::Settings::default());
         let transport = transport::build(&mesh.identity, admission, relay_transport)?;

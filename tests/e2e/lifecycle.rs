@@ -107,6 +107,33 @@ fn whatever_returns_is_back_in_service_within_seconds() {
     assert!(start.elapsed() < Duration::from_secs(15), "engine back after {:?}", start.elapsed());
 }
 
+/// An agent that is killed and back within a moment, over QUIC: nothing tells the proxy of the end, so that its
+/// connection to the dead process stands beside the one to the new process.
+#[test]
+fn an_agent_restarted_in_a_moment_is_heard_again() {
+    let sandbox = Sandbox::new();
+    let engine = DemoEngine::start(&sandbox, "engine", &FAST);
+    let quic = ["--no-mdns", "--listen", "/ip4/127.0.0.1/udp/0/quic-v1"];
+    let mesh = Mesh::listening(&sandbox, &quic);
+    let url = engine.url();
+    let args = [&["agent", "--engine", &url], &quic[..]].concat();
+    let mut agent = mesh.member("a", &["--role", "agent"]).start(&args);
+    mesh.proxy.wait_for_replicas("demo", 1);
+    let routed_by_load = || {
+        let answer = mesh.endpoint.chat("demo", "hello", 4).unwrap();
+        answer.header("x-dunlin-route").is_some_and(|route| route.contains("fresh")).then_some(())
+    };
+    wait_for("a load report", PATIENCE, routed_by_load);
+
+    agent.process.kill();
+    agent.restart(&args);
+    // Longer than any report of the killed process counts.
+    std::thread::sleep(Duration::from_secs(3));
+    let start = Instant::now();
+    wait_for("a load report of the new process", PATIENCE, routed_by_load);
+    assert!(start.elapsed() < Duration::from_secs(10), "heard again after {:?}", start.elapsed());
+}
+
 /// A client that goes away does not leave the engine working for nobody.
 #[test]
 fn a_hang_up_ends_the_engines_work() {

@@ -51,6 +51,9 @@ impl EventLoop {
             let statements = self.registration.announce_again();
             self.say(statements);
         }
+        if self.due.subscribe_again.take_if(|at| *at <= now).is_some() {
+            self.subscribe_again();
+        }
         if self.due.housekeeping <= now {
             self.due.housekeeping = now + HOUSEKEEPING;
             self.keep_house(now);

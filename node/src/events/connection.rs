@@ -68,7 +68,7 @@ impl EventLoop {
             self.bootstrap.found(address, peer);
         }
         let connections = self.connections.entry(peer).or_default();
-        connections.push(Connection { id, relayed, since: now });
+        connections.push(Connection { id, relayed, since: now, epoch: None });
         let first = connections.len() == 1;
         if first {
             self.liveness.connected(peer, now);

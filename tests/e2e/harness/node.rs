@@ -178,9 +178,15 @@ pub(crate) struct Mesh<'a> {
 impl<'a> Mesh<'a> {
     #[track_caller]
     pub(crate) fn new(sandbox: &'a Sandbox, proxy_args: &[&str]) -> Self {
+        Self::listening(sandbox, &[&LOOPBACK[..], proxy_args].concat())
+    }
+
+    /// As `new`, where the proxy listens being among `proxy_args`.
+    #[track_caller]
+    pub(crate) fn listening(sandbox: &'a Sandbox, proxy_args: &[&str]) -> Self {
         let home = Home::new(sandbox, "proxy");
         home.ask(&["mesh", "create", "--name", "proxy"]);
-        let proxy = home.start(&[&["proxy", "--http", "127.0.0.1:0"], &LOOPBACK[..], proxy_args].concat());
+        let proxy = home.start(&[&["proxy", "--http", "127.0.0.1:0"], proxy_args].concat());
         let endpoint = proxy.endpoint();
         Self { sandbox, proxy, endpoint }
     }
