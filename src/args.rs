@@ -24,7 +24,7 @@ Every flag can also be set in the environment (DUNLIN_HOME, DUNLIN_HTTP, ...) or
 #[derive(Parser)]
 #[command(name = "dunlin", version, about, after_help = EXAMPLES, max_term_width = 110, subcommand_required = true)]
 pub(crate) struct Args {
-    /// State directory: keys, certificates, known peers [default: the platform's data directory]
+    /// State directory: keys, certificates, known peers [default: ~/.local/share/dunlin, or $XDG_DATA_HOME/dunlin]
     #[arg(long, global = true, env = "DUNLIN_HOME", value_name = "DIR")]
     pub(crate) home: Option<PathBuf>,
     /// How listings are printed

@@ -20,6 +20,7 @@ pub(crate) async fn run(args: AgentArgs, home: &Path) -> Result<()> {
     let node = NodeSettings::resolve(&args.node, &file)?;
     let asked = settings::engines(&args.engines, file)?;
     let state = StateDir::open(home)?;
+    service::require(&state, &node, Role::Agent)?;
     let engines = if asked.is_empty() { found().await? } else { service::engine_configs(asked)? };
     let roles = Roles::from_iter([Role::Agent]);
     let service = Service::start(Plan { state, roles, node, engines, endpoint: None }).await?;

@@ -137,7 +137,10 @@ impl Talk {
         if !status.is_success() {
             let said = http::message(status, &http::whole(response.into_body()).await?);
             if status == hyper::StatusCode::NOT_FOUND {
-                bail!(Failure::NotFound { what: format!("model {}", self.model), hint: format!("\n  {said}") });
+                let hint = format!(
+                    "\n  {said}\n  the model comes first: dunlin chat MODEL 'a question'; `dunlin models` lists them"
+                );
+                bail!(Failure::NotFound { what: format!("model {:?}", self.model), hint });
             }
             bail!(said);
         }

@@ -3,7 +3,10 @@
 use crate::output;
 use anyhow::{Result, bail};
 use dunlin_node::{join, mesh, state::KnownPeer, state::StateDir};
-use dunlin_protocol::{id::Name, invitation::Token};
+use dunlin_protocol::{
+    id::{Name, Role},
+    invitation::Token,
+};
 use std::path::Path;
 
 pub(crate) async fn run(token: &str, name: Option<Name>, home: &Path) -> Result<()> {
@@ -24,6 +27,12 @@ pub(crate) async fn run(token: &str, name: Option<Name>, home: &Path) -> Result<
     known.insert(0, issuer);
     state.store_known_peers(known)?;
     output::line(&format!("joined mesh {} as {} ({})", membership.mesh, membership.peer, membership.roles));
-    output::note("next: dunlin up");
+    let next = match (membership.roles.contains(Role::Agent), membership.roles.contains(Role::Proxy)) {
+        (true, true) => "dunlin up",
+        (true, false) => "dunlin agent",
+        (false, true) => "dunlin proxy",
+        (false, false) => "dunlin relay",
+    };
+    output::note(&format!("next: {next}"));
     Ok(())
 }

@@ -15,6 +15,7 @@ pub(crate) async fn run(args: ProxyArgs, home: &Path) -> Result<()> {
     let node = NodeSettings::resolve(&args.node, &file)?;
     let endpoint = Some(EndpointSettings::resolve(&args.endpoint, &file)?);
     let state = StateDir::open(home)?;
+    service::require(&state, &node, Role::Proxy)?;
     let roles = Roles::from_iter([Role::Proxy]);
     let service = Service::start(Plan { state, roles, node, engines: Vec::new(), endpoint }).await?;
     service::print_addresses(&service);

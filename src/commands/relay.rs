@@ -5,17 +5,15 @@ use crate::{
     args::RelayArgs,
     settings::{File, NodeSettings},
 };
-use anyhow::{Result, bail};
-use dunlin_node::{clock, mesh, state::StateDir};
+use anyhow::Result;
+use dunlin_node::state::StateDir;
 use dunlin_protocol::id::{Role, Roles};
 use std::path::Path;
 
 pub(crate) async fn run(args: RelayArgs, home: &Path) -> Result<()> {
     let node = NodeSettings::resolve(&args.node, &File::read(args.node.config.as_deref())?)?;
     let state = StateDir::open(home)?;
-    if !mesh::load(&state, clock::unix_s())?.members.own().roles.contains(Role::Relay) {
-        bail!("this machine's certificate lacks the role relay; join with a token of `dunlin invite --role relay`");
-    }
+    service::require(&state, &node, Role::Relay)?;
     let roles = Roles::from_iter([Role::Relay]);
     let service = Service::start(Plan { state, roles, node, engines: Vec::new(), endpoint: None }).await?;
     service::print_addresses(&service);

@@ -1,15 +1,26 @@
 //! `dunlin revoke PEER`: end a membership everywhere.
 
 use super::connect;
-use crate::output;
-use anyhow::Result;
-use dunlin_node::control::Revoke;
+use crate::{exit::Failure, output};
+use anyhow::{Result, bail};
+use dunlin_node::{
+    PeerInfo,
+    control::{Revoke, Status},
+};
 use dunlin_protocol::id::PeerId;
 use std::path::Path;
 
 pub(crate) async fn run(peer: PeerId, home: &Path) -> Result<()> {
-    let asked = Revoke { peer: peer.to_string() };
-    connect(home).await?.post::<serde_json::Value>("/revoke", &asked).await?;
+    let mut client = connect(home).await?;
+    let own: Status = client.get("/status").await?;
+    if own.peer == peer.to_string() {
+        bail!(Failure::Usage("this is this machine itself; without it nobody could be invited any more".into()));
+    }
+    let known: Vec<PeerInfo> = client.get("/peers").await?;
+    if !known.iter().any(|other| other.peer == peer.to_string()) {
+        output::note("no such member is known here; it is revoked all the same");
+    }
+    client.post::<serde_json::Value>("/revoke", &Revoke { peer: peer.to_string() }).await?;
     output::line(&format!("revoked {peer}"));
     Ok(())
 }

@@ -5,11 +5,14 @@ use crate::{
     settings::{EndpointSettings, EngineSettings, EngineSource, NodeSettings},
     signals,
 };
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use axum::Router;
 use dunlin_agent::{Agent, EngineConfig, Source};
-use dunlin_node::{Config, Handle, Node, control, state::StateDir};
-use dunlin_protocol::{id::Roles, runtime::Catalogue};
+use dunlin_node::{Config, Handle, Node, clock, control, mesh, state::StateDir};
+use dunlin_protocol::{
+    id::{Role, Roles},
+    runtime::Catalogue,
+};
 use dunlin_proxy::{Proxy, keys::Keys};
 use serde::{Deserialize, Serialize};
 use std::{net::SocketAddr, path::Path};
@@ -142,6 +145,22 @@ fn reachable(address: SocketAddr) -> SocketAddr {
         SocketAddr::V6(v6) if v6.ip().is_unspecified() => (std::net::Ipv6Addr::LOCALHOST, v6.port()).into(),
         other => other,
     }
+}
+
+/// Refuses to start as what this machine's certificate doesn't allow: every request would fail, and nobody would see why.
+pub(crate) fn require(state: &StateDir, node: &NodeSettings, role: Role) -> Result<()> {
+    let own = mesh::load(state, clock::unix_s())?.members.own();
+    if !own.roles.contains(role) {
+        bail!(
+            "this machine's certificate allows {}, not {role}; join again with a token of `dunlin invite --role {role}`, or, \
+             where the mesh was made, run `dunlin mesh roles` with every role that it shall have",
+            own.roles
+        );
+    }
+    if node.name.is_some() && node.name != own.name {
+        output::note("--name is ignored: a name stands in the certificate; give it to `dunlin join` or `mesh create`");
+    }
+    Ok(())
 }
 
 /// The engines that were asked for, as the agent wants them.

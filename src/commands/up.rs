@@ -22,38 +22,56 @@ pub(crate) async fn run(args: UpArgs, home: &Path) -> Result<()> {
     let endpoint = EndpointSettings::resolve(&args.endpoint, &file)?;
     let asked = settings::engines(&args.engines, file)?;
     let state = StateDir::open(home)?;
-    let roles = membership(&state, &node)?;
+    let (roles, issuer) = membership(&state, &node)?;
     let engines = match roles.contains(Role::Agent) {
         false if asked.is_empty() => Vec::new(),
         false => bail!(
             "this machine's certificate lacks the role agent, so it can't offer engines; join again with an invitation for that role"
         ),
-        true if asked.is_empty() => found_or_demo().await?,
+        true if asked.is_empty() => found(issuer).await?,
         true => service::engine_configs(asked)?,
     };
     let endpoint = roles.contains(Role::Proxy).then_some(endpoint);
+    if engines.is_empty() && endpoint.is_none() {
+        bail!(
+            "this machine's certificate has no role proxy, and there is no engine to offer; name one with --engine URL"
+        );
+    }
     let service = Service::start(Plan { state, roles, node, engines, endpoint }).await?;
     greet(&service).await;
     service.run().await
 }
 
-/// The roles of this machine's certificate; a machine without one makes a mesh.
-fn membership(state: &StateDir, node: &NodeSettings) -> Result<Roles> {
+/// The roles of this machine's certificate, and whether it holds the mesh key; a machine without one makes a mesh.
+fn membership(state: &StateDir, node: &NodeSettings) -> Result<(Roles, bool)> {
     let now = clock::unix_s();
     match mesh::load(state, now) {
-        Ok(mesh) => Ok(mesh.members.own().roles),
+        Ok(mesh) => {
+            let own = mesh.members.own();
+            if node.name.is_some() && node.name != own.name {
+                output::note(
+                    "--name is ignored: a name stands in the certificate; give it to `dunlin join` or `mesh create`",
+                );
+            }
+            Ok((own.roles, mesh.issuer.is_some()))
+        }
         Err(mesh::Error::NotAMember) => {
             let own = mesh::create(state, first_roles(), node.name.clone(), now)?;
             output::line(&format!("made a new mesh; its key lies in {}", state.path().display()));
-            Ok(own.roles)
+            Ok((own.roles, true))
         }
         Err(error) => Err(error.into()),
     }
 }
 
-/// Engines on the usual local ports, or the demo engine.
-async fn found_or_demo() -> Result<Vec<EngineConfig>> {
+/// Engines on the usual local ports. Where there is none, the machine that made the mesh shows it with the demo engine;
+/// one that joined only asks, or clients would get invented text from it beside real answers from others.
+async fn found(made_the_mesh: bool) -> Result<Vec<EngineConfig>> {
     let found = discover(&Catalogue::built_in()?).await;
+    if found.is_empty() && !made_the_mesh {
+        output::line("engine    none on the usual ports: this machine only asks; --engine URL or --launch offers one");
+        return Ok(Vec::new());
+    }
     if found.is_empty() {
         output::line(
             "engine    no engine was found on the usual ports: the built-in demo engine answers (model `demo`)",
@@ -80,7 +98,10 @@ async fn greet(service: &Service) {
         output::line(&format!("join      dunlin join {token}"));
         output::line("          (one other machine, within a day; then `dunlin up` there)");
     }
-    output::line("try       dunlin chat");
+    match service.process.endpoint {
+        Some(_) => output::line("try       dunlin chat"),
+        None => output::line("endpoint  none: this machine's certificate lacks the role proxy"),
+    }
 }
 
 /// The first start makes a key; later ones can't show it again.
