@@ -18,10 +18,13 @@ const CONNECT: Duration = Duration::from_secs(3);
 /// Connections kept for reuse with one engine: as many as one hop has streams.
 const IDLE_CONNECTIONS: usize = 1024;
 /// Longest head of an engine's answer that is read at all, bytes (hyper itself would take over 400 KB). Also the most
-/// that is read or written at once.
+/// that is read or written at once, which is held for every answer that nobody reads.
 const HEAD_BYTES: usize = 64 * 1024;
 /// Most headers in one answer; also hyper's default.
 const HEADERS: usize = 100;
+/// Bytes that the kernel may hold of what an engine sent. Left to itself it takes up to 6 MB for each answer that nobody
+/// reads; a quarter of one is enough for an engine on the same network.
+const RECEIVE: usize = 256 << 10;
 
 /// Why an engine did not answer.
 #[derive(Debug, thiserror::Error)]
@@ -100,6 +103,7 @@ impl Client {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
         connector.set_connect_timeout(Some(CONNECT));
+        connector.set_recv_buffer_size(Some(RECEIVE));
         let inner = legacy::Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE)
