@@ -51,7 +51,7 @@ const TCP_KEEPALIVE: Duration = Duration::from_secs(30);
 #[cfg(target_os = "linux")]
 const UNSENT: u32 = 64 << 10;
 /// Bytes of one client's head, and of what is read or written at once.
-const BUFFER: usize = 128 << 10;
+const BUFFER: usize = 64 << 10;
 
 /// The accepting side of one proxy.
 pub(crate) struct Server {
