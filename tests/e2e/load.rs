@@ -43,9 +43,9 @@ fn an_engine_whose_metrics_hang_does_not_win_every_pick() {
 
     let fault = engines[0].direct().post("/demo/faults", &json!({"metrics_delay_ms": 600_000})).unwrap();
     assert_eq!(fault.status, 200, "{}", fault.text());
-    // Other people's work, which only the metrics would show: a little here, much there.
+    // Other people's work, which only the metrics would show: a little here, three times what it can do at once there.
     let elsewhere = Load::start(&engines[1].direct(), &plan(2, 50));
-    let hidden = Load::start(&engines[0].direct(), &plan(8, 50));
+    let hidden = Load::start(&engines[0].direct(), &plan(24, 50));
     // Longer than anything last read may be believed.
     std::thread::sleep(Duration::from_secs(4));
 
