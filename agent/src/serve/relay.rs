@@ -19,7 +19,9 @@ use std::{
 };
 use tokio::time::{Sleep, sleep};
 
-/// Longest silence in the middle of an answer. Engines that work say something each second or ping each half minute.
+/// Longest silence in the middle of a stream. Engines that work say something each second or ping each half minute.
+const STREAM_SILENCE: Duration = Duration::from_secs(60);
+/// The same in an answer that comes whole, between its head and its body.
 const SILENCE: Duration = Duration::from_secs(600);
 
 /// Why an answer broke off. The hop turns it into a reset stream, so that nobody takes the part for the whole.
@@ -43,6 +45,8 @@ pub(super) struct Relay {
     stream: bool,
     counts_as_answer: bool,
     last: Instant,
+    /// How long it may be silent.
+    patience: Duration,
     silence: Pin<Box<Sleep>>,
     ended: bool,
 }
@@ -57,9 +61,10 @@ impl Relay {
         stream: bool,
         counts_as_answer: bool,
     ) -> Self {
-        let silence = Box::pin(sleep(SILENCE));
+        let patience = if stream { STREAM_SILENCE } else { SILENCE };
+        let silence = Box::pin(sleep(patience));
         let (last, ended) = (Instant::now(), false);
-        Self { body, service, replica, pass, meter, stream, counts_as_answer, last, silence, ended }
+        Self { body, service, replica, pass, meter, stream, counts_as_answer, last, patience, silence, ended }
     }
 
     /// Everything has come. Returns the trailer of a stream.
@@ -88,10 +93,10 @@ impl Relay {
     fn is_silent(&mut self, cx: &mut Context<'_>) -> bool {
         while self.silence.as_mut().poll(cx).is_ready() {
             let since = self.last.elapsed();
-            if since >= SILENCE {
+            if since >= self.patience {
                 return true;
             }
-            self.silence.as_mut().reset(tokio::time::Instant::now() + (SILENCE - since));
+            self.silence.as_mut().reset(tokio::time::Instant::now() + (self.patience - since));
         }
         false
     }

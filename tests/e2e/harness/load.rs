@@ -140,7 +140,11 @@ fn ask(endpoint: &Endpoint, plan: &Plan, prompt: &str) -> Outcome {
     for event in events {
         match event {
             Ok(data) => streamed.take(&data),
-            Err(error) => streamed.error = Some(error.to_string()),
+            Err(error) => {
+                // A broken connection gives the same error for ever.
+                streamed.error = Some(error.to_string());
+                break;
+            }
         }
     }
     let end = if streamed.is_whole() { End::Whole } else { End::Broken(format!("{streamed:?}")) };
