@@ -50,6 +50,8 @@ pub(super) struct Assessment {
     pub(super) free: bool,
     /// Its report is young enough.
     pub(super) fresh: bool,
+    /// Its report has no numbers of the engine itself, only the agent's own counts.
+    mute: bool,
     /// There is a report of whatever age.
     pub(super) reported: bool,
     pub(super) own_in_flight: u32,
@@ -97,16 +99,17 @@ fn assess_one(candidate: &Candidate, ask: &Ask<'_>, now: Instant) -> Option<Asse
         Some(load) => load.admitted.saturating_add(own.sent_since).saturating_sub(own.ended_since).max(own.in_flight),
         None => own.in_flight,
     };
-    let engine = believed.and_then(|load| load.engine).unwrap_or(0);
+    let engine = believed.and_then(|load| load.engine);
     Some(Assessment {
         replica: candidate.replica,
         tier: tier(candidate, ask),
         free: busy < slots && !own.refused,
         fresh: believed.is_some(),
+        mute: engine.is_none(),
         reported: candidate.load.is_some(),
         own_in_flight: own.in_flight,
         cost: 0.0,
-        work: busy.max(engine),
+        work: busy.max(engine.unwrap_or(0)),
         slots,
         speed_us: believed.and_then(|load| load.speed_us),
         kv_permille: believed.and_then(|load| load.kv_permille),
@@ -130,14 +133,15 @@ fn tier(candidate: &Candidate, ask: &Ask<'_>) -> Tier {
 /// Sets each cost to the expected wait to the first token, microseconds: work ahead over slots, at the measured speed.
 ///
 /// A replica whose report is too old is presumed to be as busy as the fresh ones are on average: it is neither shunned
-/// nor, however idle it was when last heard, the winner of every pick.
+/// nor, however idle it was when last heard, the winner of every pick. The same holds for one whose engine gives no
+/// numbers beside others that do: what comes to it from elsewhere nobody sees.
 pub(super) fn expect_waits(view: &mut [Assessment]) {
     let occupancy = mean_occupancy(view);
     let fastest = view.iter().filter_map(|one| one.speed_us).min().map_or(1.0, |us| f64::from(us.max(1)));
     for one in view {
         let slots = f64::from(one.slots);
         let known = f64::from(one.work);
-        let work = if one.fresh { known } else { known.max(occupancy * slots) };
+        let work = if one.fresh && !one.mute { known } else { known.max(occupancy * slots) };
         // Unmeasured counts as fast: it gets measured by being used.
         let speed = one.speed_us.map_or(fastest, |us| f64::from(us).clamp(fastest, fastest * SLOWEST));
         one.cost = speed * (work + 1.0) / slots * kv_factor(one.kv_permille);
@@ -147,7 +151,7 @@ pub(super) fn expect_waits(view: &mut [Assessment]) {
 fn mean_occupancy(view: &[Assessment]) -> f64 {
     let (sum, count) = view
         .iter()
-        .filter(|one| one.fresh)
+        .filter(|one| one.fresh && !one.mute)
         .fold((0.0, 0.0), |(sum, count), one| (sum + f64::from(one.work) / f64::from(one.slots), count + 1.0));
     if count > 0.0 { sum / count } else { 0.0 }
 }
