@@ -17,11 +17,11 @@ async fn beyond_its_slots_requests_wait_in_their_order() {
         begin.elapsed().as_millis()
     };
     let watch = async {
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        tokio::time::sleep(Duration::from_millis(140)).await;
         (demo.metric("vllm:num_requests_running").await, demo.metric("vllm:num_requests_waiting").await)
     };
     // 20 tokens at 100 per second take 190 ms from the first to the last.
-    let (a, b, c, d, e, seen) = tokio::join!(one(0), one(5), one(10), one(15), one(20), watch);
+    let (a, b, c, d, e, seen) = tokio::join!(one(0), one(20), one(40), one(60), one(80), watch);
     assert_eq!(seen, (2.0, 3.0));
     // Only lower bounds: on a busy machine all of it takes longer.
     let (both, next_both) = (a.max(b), c.max(d));
