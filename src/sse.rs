@@ -15,6 +15,8 @@ pub(crate) struct Events {
     buffer: Vec<u8>,
     data: Vec<u8>,
     has_data: bool,
+    /// The last line ended with a CR: an LF that comes next belongs to it.
+    after_cr: bool,
 }
 
 impl Events {
@@ -23,10 +25,14 @@ impl Events {
         self.buffer.extend_from_slice(bytes);
         let mut events = Vec::new();
         let mut start = 0;
-        while let Some(length) = self.buffer[start..].iter().position(|&b| b == b'\n') {
+        while let Some(length) = self.buffer[start..].iter().position(|&b| matches!(b, b'\n' | b'\r')) {
             let line = self.buffer[start..start + length].to_vec();
+            let cr = self.buffer[start + length] == b'\r';
             start += length + 1;
-            self.line(line.strip_suffix(b"\r").unwrap_or(&line), &mut events);
+            let second_half = std::mem::replace(&mut self.after_cr, cr) && !cr && line.is_empty();
+            if !second_half {
+                self.line(&line, &mut events);
+            }
         }
         self.buffer.drain(..start);
         if self.buffer.len().max(self.data.len()) > LINE_BYTES {
@@ -65,6 +71,19 @@ mod tests {
             let mut got = events.push(&STREAM[..cut]).unwrap();
             got.extend(events.push(&STREAM[cut..]).unwrap());
             assert_eq!(got, whole, "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn lines_end_as_the_standard_allows() {
+        for end in ["\n", "\r\n", "\r"] {
+            let stream = "data: a\ndata: b\n\n: wait\n\ndata: c\n\n".replace('\n', end);
+            for cut in 0..stream.len() {
+                let mut events = Events::default();
+                let mut got = events.push(&stream.as_bytes()[..cut]).unwrap();
+                got.extend(events.push(&stream.as_bytes()[cut..]).unwrap());
+                assert_eq!(got, [b"a\nb".to_vec(), b"c".to_vec()], "{end:?} cut at {cut}");
+            }
         }
     }
 

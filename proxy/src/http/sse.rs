@@ -43,12 +43,12 @@ impl Default for Watch {
 impl Watch {
     /// Takes what came and returns what may go out: all of it, as a rule; nothing while an event is incomplete.
     pub(crate) fn push(&mut self, chunk: Bytes) -> Bytes {
-        if self.held.is_empty() && chunk.ends_with(b"\n\n") {
+        if self.held.is_empty() && last_boundary(&chunk, self.mid_line) == Some(chunk.len()) {
             self.look(&chunk);
             return chunk;
         }
         self.held.extend_from_slice(&chunk);
-        let end = match last_boundary(&self.held) {
+        let end = match last_boundary(&self.held, self.mid_line) {
             Some(end) => end,
             None if self.held.len() > EVENT_BYTES => self.held.len(),
             None => return Bytes::new(),
@@ -58,11 +58,13 @@ impl Watch {
         whole
     }
 
-    /// What was held back when the stream ended by itself: `Some` when it is an event that lacks only its end.
+    /// What was held back when the stream ended by itself: `Some` when it is an event that lacks only its end. After an
+    /// error that may be the closing `[DONE]`, which says nothing new but belongs to the answer.
     pub(crate) fn rest(&mut self) -> Option<Bytes> {
         let (rest, before) = (self.held.split().freeze(), self.stage());
+        let terminal = !self.mid_line && lines(&rest).any(|line| stage_of(line) > Stage::Open);
         self.look(&rest);
-        (self.stage() > before).then_some(rest)
+        (terminal || self.stage() > before).then_some(rest)
     }
 
     /// How the stream stands.
@@ -72,19 +74,30 @@ impl Watch {
     }
 
     fn look(&mut self, events: &[u8]) {
-        let mut start = 0;
-        for end in memchr::memchr_iter(b'\n', events).chain([events.len()]) {
-            if start > 0 || !self.mid_line {
-                let line = &events[start..end];
-                self.stage = self.stage.max(stage_of(line));
-                if let Some(data) = field(line, b"data:") {
-                    self.choices.look(data);
-                }
+        for line in lines(events).skip(usize::from(self.mid_line)) {
+            self.stage = self.stage.max(stage_of(line));
+            if let Some(data) = field(line, b"data:") {
+                self.choices.look(data);
             }
-            start = end + 1;
         }
-        self.mid_line = !events.is_empty() && !events.ends_with(b"\n");
+        if let Some(last) = events.last() {
+            self.mid_line = !ends_line(*last);
+        }
     }
+}
+
+/// Lines end with LF, CR or both (HTML standard, 9.2.5). The empty lines that this makes of CR LF mean nothing.
+fn lines(events: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut start = 0;
+    memchr::memchr2_iter(b'\n', b'\r', events).chain([events.len()]).map(move |end| {
+        let line = &events[start..end];
+        start = end + 1;
+        line
+    })
+}
+
+fn ends_line(byte: u8) -> bool {
+    matches!(byte, b'\n' | b'\r')
 }
 
 /// What a line says about the stream.
@@ -175,11 +188,15 @@ fn tells_of_choices(data: &[u8]) -> bool {
     any(&REASON, |first| first == b'"') || any(&INDEX, |first| (b'1'..=b'9').contains(&first))
 }
 
-/// Where the last whole event ends.
-fn last_boundary(bytes: &[u8]) -> Option<usize> {
-    let lines = memchr::memmem::rfind(bytes, b"\n\n").map(|at| at + 2);
-    let carriage = memchr::memmem::rfind(bytes, b"\n\r\n").map(|at| at + 3);
-    lines.max(carriage)
+/// Where the last whole event ends: after an empty line. `mid_line` says that `bytes` begin within a line; else the line
+/// before them has ended, perhaps with a CR whose LF is yet to come.
+fn last_boundary(bytes: &[u8], mid_line: bool) -> Option<usize> {
+    memchr::memrchr2_iter(b'\n', b'\r', bytes).find_map(|last| {
+        let both = bytes[last] == b'\n' && last > 0 && bytes[last - 1] == b'\r';
+        let start = if both { last - 1 } else { last };
+        let is_empty = if start == 0 { !mid_line } else { ends_line(bytes[start - 1]) };
+        is_empty.then_some(last + 1)
+    })
 }
 
 #[cfg(test)]
@@ -267,6 +284,10 @@ mod tests {
         let (out, stage, rest) = run(&["data: {\"a\":1}\n\ndata: {\"b\"", ":2"]);
         assert_eq!((out.as_str(), stage, rest.as_str()), ("data: {\"a\":1}\n\n", Stage::Open, ""));
         assert_eq!(run(&["data: {\"a\":1}\n\ndata: [DO", "NE]"]).2, "data: [DONE]");
+        // After an error too: some clients wait for it.
+        let failed = "data: {\"error\":{}}\n\n";
+        assert_eq!(run(&[failed, "data: [DONE]"]), (failed.to_owned(), Stage::Failed, "data: [DONE]".to_owned()));
+        assert_eq!(run(&[failed, "data: [DO"]).2, "");
     }
 
     #[test]
@@ -293,11 +314,26 @@ mod tests {
         }
     }
 
+    #[test]
+    fn lines_end_as_the_standard_allows() {
+        for end in ["\n", "\r\n", "\r"] {
+            let open = "data: {\"a\":1}\n\n".replace('\n', end);
+            assert_eq!(run(&[&open, "data: {\"b\""]), (open.clone(), Stage::Open, String::new()), "{end:?}");
+            assert_eq!(run(&[&CHAT.replace('\n', end)]).1, Stage::Complete, "{end:?}");
+            let failed = "event: error\ndata: {}\n\n".replace('\n', end);
+            assert_eq!(run(&[&failed]).1, Stage::Failed, "{end:?}");
+        }
+    }
+
     proptest! {
         #[test]
-        fn nothing_is_changed_wherever_it_is_cut(cuts in proptest::collection::vec(1usize..40, 0..30)) {
+        fn nothing_is_changed_wherever_it_is_cut(
+            cuts in proptest::collection::vec(1usize..40, 0..30),
+            end in prop::sample::select(vec!["\n", "\r\n", "\r"]),
+        ) {
+            let chat = CHAT.replace('\n', end);
             let mut pieces = Vec::new();
-            let mut rest = CHAT;
+            let mut rest = chat.as_str();
             for cut in cuts {
                 let (piece, tail) = rest.split_at(cut.min(rest.len()));
                 pieces.push(piece);
@@ -305,7 +341,7 @@ mod tests {
             }
             pieces.push(rest);
             let (out, stage, held) = run(&pieces);
-            prop_assert_eq!(out, CHAT);
+            prop_assert_eq!(&out, &chat);
             prop_assert_eq!(held, "");
             prop_assert_eq!(stage, Stage::Complete);
         }
