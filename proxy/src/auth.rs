@@ -50,7 +50,31 @@ pub(crate) enum Auth {
     Owner,
 }
 
+/// Whose request it is, as far as its share of this proxy goes.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Tenant {
+    /// Of this node.
+    Owner,
+    /// The id of a key.
+    Key(Box<str>),
+    /// Where no key is asked for.
+    Address(IpAddr),
+}
+
 impl Auth {
+    /// Whose a request is that [`Self::check`] has let in and that comes from `address`.
+    pub(crate) fn tenant(&self, headers: &HeaderMap, address: Option<IpAddr>) -> Tenant {
+        let id = match self {
+            Self::Keys(_) => key(headers).and_then(Keys::id),
+            Self::LocalOnly | Self::Owner => None,
+        };
+        match (id, address) {
+            (Some(id), _) => Tenant::Key(id.into()),
+            (None, Some(address)) => Tenant::Address(address),
+            (None, None) => Tenant::Owner,
+        }
+    }
+
     /// Lets a request in or says why not. Reads memory only.
     pub(crate) fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Error> {
         let keys = match self {

@@ -23,9 +23,15 @@ pub struct Config {
     pub waiting_per_model: usize,
     /// Requests that may wait in all.
     pub waiting: usize,
+    /// Of the requests that wait for one model, those that may while no replica of it is up and one starts. Fewer than
+    /// may wait for a slot: how long a start takes is anybody's guess.
+    pub starting_per_model: usize,
+    /// The same for all models together.
+    pub starting: usize,
     /// Largest request body, bytes.
     pub body: usize,
-    /// Request bodies held in memory, all together, bytes.
+    /// Request bodies held in memory, all together, bytes. One key, or without keys one client address, gets at most three
+    /// times what it leaves free.
     pub buffered: usize,
     /// Clients connected at once. Fewer where the process may not open twice as many files.
     pub connections: usize,
@@ -35,7 +41,7 @@ pub struct Config {
     /// How long a client that has just connected may take to its first request's head. Short, since whoever can connect
     /// could take all connections by saying nothing.
     pub first_head: Duration,
-    /// How long a client may pause while it sends a body.
+    /// How long a client may pause while it sends a body, and over which it must bring 4 KiB each second.
     pub body_pause: Duration,
     /// How long a client may take nothing of an answer that is there for it. Then its connection, or in HTTP/2 that
     /// answer, is ended, so that it doesn't keep the slot of a replica.
@@ -55,6 +61,8 @@ impl Default for Config {
             fresh: Duration::from_millis(1500),
             waiting_per_model: 1024,
             waiting: 4096,
+            starting_per_model: 256,
+            starting: 1024,
             body: 64 << 20,
             buffered: 512 << 20,
             connections: 8192,

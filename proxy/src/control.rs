@@ -27,7 +27,7 @@ pub struct Create {
 
 /// The routes. Whoever can open the socket owns the proxy, so nothing more is asked: `owner` answers without a key.
 pub(crate) fn routes(keys: Keys, owner: Arc<Door>) -> Router {
-    let ask = move |request: Request| async move { owner.answer(request).await.map(Body::new) };
+    let ask = move |request: Request| async move { owner.answer(request, None).await.map(Body::new) };
     Router::new()
         .route("/keys", get(list).post(create))
         .route("/keys/{id}", delete(revoke))

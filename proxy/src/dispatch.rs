@@ -16,11 +16,11 @@ use crate::{
     http::{answer::Relay, endpoint::Dialect},
     metrics::Metrics,
     pool::{Lease, Pool, Ticket, Unserved},
-    request::Peek,
+    request::{Peek, body::Share},
 };
 use attempt::Failure;
 use bytes::Bytes;
-use dunlin_node::{Handle, hop::Reservation};
+use dunlin_node::Handle;
 use dunlin_protocol::{
     id::{ModelId, ReplicaId},
     topic::Topic,
@@ -68,7 +68,7 @@ pub(crate) struct Ask {
     /// As the client sent it.
     pub(crate) body: Bytes,
     /// The memory that the body takes.
-    pub(crate) _memory: Reservation,
+    pub(crate) _memory: Share,
     /// What was read of the body.
     pub(crate) peek: Peek,
     /// The endpoint's.

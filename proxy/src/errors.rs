@@ -25,8 +25,14 @@ pub(crate) enum Error {
     /// The path exists, for another method.
     #[error("this path takes {0} only")]
     Method(&'static str),
+    /// No HTTP.
+    #[error("this is not a valid HTTP/1.1 request")]
+    NotHttp,
+    /// Too long a path.
+    #[error("the path of the request is too long")]
+    Uri,
     /// Too many or too long headers.
-    #[error("the headers of the request are larger than {0} bytes")]
+    #[error("the headers of the request are larger than {0} bytes, or more than 100")]
     Headers(usize),
     /// The body is compressed.
     #[error("request bodies with content-encoding {0:?} are not supported; send the JSON uncompressed")]
@@ -141,6 +147,9 @@ impl Error {
             }
             Unserved::StillFull => Self::Full { model, why: "none became free in time" },
             Unserved::TooMany => Self::Full { model, why: "as many requests wait already as may" },
+            Unserved::TooManyForStarting => {
+                Self::NoReplica { model, why: "is up yet, and as many requests wait for one that starts as may" }
+            }
         }
     }
 
@@ -152,6 +161,8 @@ impl Error {
             Self::Auth(_) => invalid(StatusCode::UNAUTHORIZED, "invalid_api_key"),
             Self::UnknownPath(_) => invalid(StatusCode::NOT_FOUND, "unknown_url"),
             Self::Method(_) => invalid(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed"),
+            Self::NotHttp => invalid(StatusCode::BAD_REQUEST, "invalid_http"),
+            Self::Uri => invalid(StatusCode::URI_TOO_LONG, "url_too_long"),
             Self::Headers(_) => invalid(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "headers_too_large"),
             Self::Encoding(_) => invalid(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_content_encoding"),
             Self::Body(body::Error::TooLarge(_)) => invalid(StatusCode::PAYLOAD_TOO_LARGE, "request_too_large"),
@@ -193,7 +204,7 @@ impl Error {
     /// The whole answer.
     pub(crate) fn response(&self, dialect: Dialect) -> Response<Body> {
         let shape = self.shape();
-        let mut response = Response::new(Body::whole(self.json(&shape, dialect)));
+        let mut response = Response::new(Body::whole(self.json(dialect)));
         *response.status_mut() = shape.status;
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -215,7 +226,9 @@ impl Error {
         error_event(dialect, shape.kind, shape.code, &self.to_string())
     }
 
-    fn json(&self, shape: &Shape, dialect: Dialect) -> Bytes {
+    /// The error object.
+    pub(crate) fn json(&self, dialect: Dialect) -> Bytes {
+        let shape = self.shape();
         let error = json!({"message": self.to_string(), "type": shape.kind, "param": shape.param, "code": shape.code});
         // Anthropic's clients look at the outer type.
         let whole = match dialect {
@@ -265,6 +278,7 @@ mod tests {
             (Error::unserved(&model(), Unserved::TooMany), 429, "all_replicas_busy", true),
             (Error::unserved(&model(), Unserved::NoReplica), 503, "no_replica_available", true),
             (Error::unserved(&model(), Unserved::StillStarting), 503, "no_replica_available", true),
+            (Error::unserved(&model(), Unserved::TooManyForStarting), 503, "no_replica_available", true),
             (Error::Body(body::Error::TooLarge(9)), 413, "request_too_large", false),
             (Error::Request(request::Error::NoModel), 400, "invalid_value", false),
             (failed(Cause::Timeout), 504, "replica_timeout", true),
@@ -276,7 +290,7 @@ mod tests {
             let response = error.response(Dialect::OpenAi);
             assert_eq!(response.status(), status, "{error}");
             assert_eq!(response.headers().contains_key(header::RETRY_AFTER), retry, "{error}");
-            let body: serde_json::Value = serde_json::from_slice(&error.json(&error.shape(), Dialect::OpenAi)).unwrap();
+            let body: serde_json::Value = serde_json::from_slice(&error.json(Dialect::OpenAi)).unwrap();
             assert_eq!(body["error"]["code"], code);
             assert_eq!(body["error"]["message"], error.to_string());
             assert!(body["error"].get("param").is_some() && body["error"]["type"].is_string());

@@ -13,7 +13,10 @@ use crate::{
     dispatch::{Ask, Dispatcher},
     errors::Error,
     metrics::Metrics,
-    request::{self, Peek, body},
+    request::{
+        self, Peek,
+        body::{self, Share},
+    },
     route::Step,
 };
 use answer::Body;
@@ -23,6 +26,7 @@ use endpoint::{Dialect, Endpoint};
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header, uri::PathAndQuery};
 use rand::rngs::SmallRng;
 use std::{
+    net::IpAddr,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -51,7 +55,8 @@ struct Story {
 
 impl Door {
     /// Answers one request. Every error has become an answer.
-    pub(crate) async fn answer<B>(self: Arc<Self>, request: Request<B>) -> Response<Body>
+    /// `address` is the client's, where it has one.
+    pub(crate) async fn answer<B>(self: Arc<Self>, request: Request<B>, address: Option<IpAddr>) -> Response<Body>
     where
         B: http_body::Body<Data = Bytes> + Unpin,
     {
@@ -63,7 +68,7 @@ impl Door {
         let mut response = if headers::is_preflight(&method) {
             preflight(request.headers())
         } else {
-            self.answer_or_refuse(request, &id, since, &mut story).await
+            self.answer_or_refuse(request, address, &id, since, &mut story).await
         };
         client.allow(response.headers_mut(), matches!(self.auth, Auth::LocalOnly));
         let status = response.status();
@@ -76,6 +81,7 @@ impl Door {
     async fn answer_or_refuse<B>(
         self: &Arc<Self>,
         request: Request<B>,
+        address: Option<IpAddr>,
         id: &HeaderValue,
         since: Instant,
         story: &mut Story,
@@ -88,7 +94,13 @@ impl Door {
         let (parts, mut incoming) = request.into_parts();
         let answered = match self.admit(endpoint, &parts) {
             Err(error) => Err(error),
-            Ok(Endpoint::Inference(_)) => self.infer(parts, &mut incoming, dialect, id.clone(), since, story).await,
+            Ok(Endpoint::Inference(_)) => {
+                let body = self.read(&parts.headers, &mut incoming, address).await;
+                match body {
+                    Ok(body) => self.infer(parts, body, dialect, id.clone(), since, story).await,
+                    Err(error) => Err(error),
+                }
+            }
             Ok(endpoint) => self.read_only(&endpoint),
         };
         match answered {
@@ -113,20 +125,28 @@ impl Door {
         Ok(endpoint)
     }
 
-    async fn infer<B>(
+    async fn read<B>(
+        &self,
+        headers: &HeaderMap,
+        incoming: &mut B,
+        address: Option<IpAddr>,
+    ) -> Result<(Bytes, Share), Error>
+    where
+        B: http_body::Body<Data = Bytes> + Unpin,
+    {
+        refuse_compressed(headers)?;
+        Ok(body::read(incoming, self.auth.tenant(headers, address), &self.bodies).await?)
+    }
+
+    async fn infer(
         self: &Arc<Self>,
         parts: http::request::Parts,
-        incoming: &mut B,
+        (body, memory): (Bytes, Share),
         dialect: Dialect,
         id: HeaderValue,
         since: Instant,
         story: &mut Story,
-    ) -> Result<Response<Body>, Error>
-    where
-        B: http_body::Body<Data = Bytes> + Unpin,
-    {
-        refuse_compressed(&parts.headers)?;
-        let (body, memory) = body::read(incoming, &self.bodies).await?;
+    ) -> Result<Response<Body>, Error> {
         let peek = peek(body.clone()).await?;
         story.model = Some(peek.model.clone());
         let streams = peek.stream;

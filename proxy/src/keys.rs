@@ -170,6 +170,11 @@ impl Keys {
         if entry.revoked { Verdict::Revoked } else { Verdict::Valid }
     }
 
+    /// The id of a key, which is a part of its text. `None` for what is no key.
+    pub(crate) fn id(key: &str) -> Option<&str> {
+        token::parse(key).map(|(id, _)| id)
+    }
+
     /// Whether there is any key in force.
     #[must_use]
     pub fn any(&self) -> bool {

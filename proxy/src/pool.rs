@@ -57,6 +57,8 @@ pub(crate) enum Unserved {
     StillFull,
     /// So many wait already that this one may not.
     TooMany,
+    /// The same, and all of them for a replica that starts.
+    TooManyForStarting,
 }
 
 /// Bounds of the pool.
@@ -68,6 +70,10 @@ pub(crate) struct Settings {
     pub(crate) waiting_per_model: usize,
     /// Requests that may wait in all.
     pub(crate) waiting: usize,
+    /// Requests that may wait for one model of which no replica is up.
+    pub(crate) starting_per_model: usize,
+    /// The same for all models together.
+    pub(crate) starting: usize,
 }
 
 /// A request's way through the pool: kept over its tries.
@@ -103,6 +109,8 @@ pub(crate) struct Pool {
 struct State {
     records: HashMap<ReplicaId, Record>,
     line: Line<Waiter>,
+    /// Of those in line, how many came when no replica of their model was up.
+    for_starting: usize,
     turns: HashMap<ModelId, u64>,
     budget: Budget,
     rng: SmallRng,
@@ -113,6 +121,8 @@ struct State {
 struct Waiter {
     tried: Vec<ReplicaId>,
     grant: oneshot::Sender<Lease>,
+    /// No replica was up when it came.
+    for_starting: bool,
 }
 
 impl Pool {
@@ -121,6 +131,7 @@ impl Pool {
         let state = State {
             records: HashMap::new(),
             line: Line::new(settings.waiting_per_model, settings.waiting),
+            for_starting: 0,
             turns: HashMap::new(),
             budget: Budget::default(),
             rng: rand::make_rng(),
@@ -170,18 +181,22 @@ impl Pool {
         if first_time {
             state.budget.earn();
         }
+        let for_starting = seen.ready.is_empty();
         if state.line.is_next(model, place)
             && let Some(lease) = self.try_lease(&mut state, model, &ticket.tried, seen, now)
         {
             return Ok(Found::Lease(lease));
         }
         let (grant, granted) = oneshot::channel();
-        let waiter = Waiter { tried: ticket.tried.clone(), grant };
-        if first_time {
-            state.line.join(model, place, waiter).map_err(|_| Unserved::TooMany)?;
-        } else {
+        let waiter = Waiter { tried: ticket.tried.clone(), grant, for_starting };
+        if !first_time {
             state.line.rejoin(model, place, waiter);
+        } else if for_starting && !state.may_wait_for_starting(model, &self.settings) {
+            return Err(Unserved::TooManyForStarting);
+        } else {
+            state.line.join(model, place, waiter).map_err(|_| Unserved::TooMany)?;
         }
+        state.for_starting += usize::from(for_starting);
         self.metrics.set_waiting(state.line.len());
         Ok(Found::Wait(place, granted))
     }
@@ -260,7 +275,7 @@ impl Pool {
             state.line.waiters(model).take(LOOK_AHEAD).map(|(place, waiter)| (place, waiter.tried.clone())).collect();
         for (place, tried) in heads {
             if let Some(lease) = self.try_lease(&mut state, model, &tried, seen.clone(), now) {
-                let grant = state.line.leave(model, place).map(|waiter| waiter.grant);
+                let grant = state.leave(model, place).map(|waiter| waiter.grant);
                 self.metrics.set_waiting(state.line.len());
                 drop(state);
                 return grant.map(|grant| (grant, lease));
@@ -345,6 +360,16 @@ enum Found {
 }
 
 impl State {
+    fn may_wait_for_starting(&self, model: &ModelId, settings: &Settings) -> bool {
+        self.for_starting < settings.starting && self.line.waiting_for(model) < settings.starting_per_model
+    }
+
+    fn leave(&mut self, model: &ModelId, place: Place) -> Option<Waiter> {
+        let waiter = self.line.leave(model, place)?;
+        self.for_starting -= usize::from(waiter.for_starting);
+        Some(waiter)
+    }
+
     fn turn(&self, model: &ModelId) -> u64 {
         self.turns.get(model).copied().unwrap_or(0)
     }
@@ -370,7 +395,7 @@ struct LeaveLine<'a> {
 impl Drop for LeaveLine<'_> {
     fn drop(&mut self) {
         let mut state = self.pool.state();
-        state.line.leave(self.model, self.place);
+        state.leave(self.model, self.place);
         self.pool.metrics.set_waiting(state.line.len());
     }
 }

@@ -9,9 +9,9 @@ use crate::{
     keys::Keys,
     metrics::Metrics,
     pool::{self, Pool},
-    request::body::Bounds,
+    request::body::{Bounds, Shares},
 };
-use dunlin_node::{Handle, clock, hop::Budget};
+use dunlin_node::{Handle, clock};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::{
     io,
@@ -68,14 +68,16 @@ impl Proxy {
             fresh: config.fresh,
             waiting_per_model: config.waiting_per_model,
             waiting: config.waiting,
+            starting_per_model: config.starting_per_model,
+            starting: config.starting,
         };
         let pool = Arc::new(Pool::new(handle.directory().clone(), settings, metrics.clone()));
         let dispatcher = Arc::new(Dispatcher::new(handle, pool.clone(), metrics.clone(), &config));
-        let budget = Budget::new(config.buffered);
+        let shares = Shares::new(config.buffered);
         let door = |auth| {
             Arc::new(Door {
                 auth,
-                bodies: Bounds { body: config.body, pause: config.body_pause, budget: budget.clone() },
+                bodies: Bounds { body: config.body, pause: config.body_pause, shares: shares.clone() },
                 dispatcher: dispatcher.clone(),
                 metrics: metrics.clone(),
                 silence: config.silence,

@@ -15,7 +15,7 @@ pub(crate) const REPLICA: HeaderName = HeaderName::from_static("x-dunlin-replica
 /// The step of the routing ladder by which it was chosen.
 pub(crate) const ROUTE: HeaderName = HeaderName::from_static("x-dunlin-route");
 /// All headers of a request, bytes: less than what the hop carries.
-const HEADERS: usize = 32 << 10;
+pub(crate) const MAX_BYTES: usize = 32 << 10;
 /// Longest request id that is taken over.
 const REQUEST_ID_BYTES: usize = 128;
 
@@ -41,7 +41,7 @@ const NOT_TO_CLIENTS: [&str; 2] = ["set-cookie", "www-authenticate"];
 pub(crate) fn check_size(client: &HeaderMap) -> Result<(), Error> {
     // 32 bytes of overhead each, as HTTP/2 counts (RFC 9113 §6.5.2).
     let size: usize = client.iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum();
-    if size > HEADERS { Err(Error::Headers(HEADERS)) } else { Ok(()) }
+    if size > MAX_BYTES { Err(Error::Headers(MAX_BYTES)) } else { Ok(()) }
 }
 
 /// The headers of a request as the hop carries them.

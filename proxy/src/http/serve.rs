@@ -1,10 +1,12 @@
 //! Accepting clients: how many, how long each may take, and the end.
 
+mod bare;
 mod seldom;
 mod unread;
 
 use super::{Door, answer::Body};
 use crate::{config::Config, files};
+use bare::Bare;
 use dunlin_node::hop::stall;
 use http::{Request, Response};
 use hyper::{
@@ -18,6 +20,7 @@ use socket2::{SockRef, TcpKeepalive};
 use std::{
     convert::Infallible,
     future, io,
+    net::IpAddr,
     pin::pin,
     sync::{
         Arc,
@@ -84,8 +87,8 @@ impl Server {
                 accepted = self.listener.accept() => accepted,
             };
             match accepted {
-                Ok((stream, _)) => match self.connections.clone().try_acquire_owned() {
-                    Ok(permit) => self.take(stream, permit, &clients, &shutdown, &abort),
+                Ok((stream, address)) => match self.connections.clone().try_acquire_owned() {
+                    Ok(permit) => self.take(stream, address.ip(), permit, &clients, &shutdown, &abort),
                     // Closed at once: what waited in line here would wait for those who hold the connections.
                     Err(_) => {
                         self.door.metrics.refused_connections.inc();
@@ -114,6 +117,7 @@ impl Server {
     fn take(
         &self,
         stream: TcpStream,
+        address: IpAddr,
         permit: OwnedSemaphorePermit,
         clients: &TaskTracker,
         stop: &CancellationToken,
@@ -125,7 +129,8 @@ impl Server {
         let door = self.door.clone();
         let (head, stalled, stop) = (self.head, self.stalled, stop.clone());
         let asked = Arc::default();
-        let client = Client { door, first_head: self.first_head, head, stalled, stop, asked, _permit: permit };
+        let first_head = self.first_head;
+        let client = Client { door, address, first_head, head, stalled, stop, asked, _permit: permit };
         let abort = abort.clone();
         clients.spawn(async move {
             client.door.metrics.connections.inc();
@@ -149,6 +154,7 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
 /// One client's connection.
 struct Client {
     door: Arc<Door>,
+    address: IpAddr,
     first_head: Duration,
     head: Duration,
     stalled: Duration,
@@ -195,7 +201,10 @@ impl Client {
                 .timer(TokioTimer::new())
                 .header_read_timeout(self.head)
                 .max_buf_size(BUFFER)
-                .serve_connection(self.socket(stream), service_fn(|request| self.answer(request)))
+                .serve_connection(
+                    TokioIo::new(Bare::new(self.socket(stream))),
+                    service_fn(|request| self.answer(request))
+                )
         );
         tokio::select! {
             done = connection.as_mut() => return done,
@@ -205,7 +214,7 @@ impl Client {
     }
 
     async fn http2(&self, stream: TcpStream) -> hyper::Result<()> {
-        let (door, asked) = (self.door.clone(), self.asked.clone());
+        let (door, address, asked) = (self.door.clone(), self.address, self.asked.clone());
         // An answer that the client gives no room ends by itself: the others on the connection go on.
         let streams = stall::Guard::new(TaskTracker::new(), self.stalled);
         let mut connection = pin!(
@@ -215,12 +224,12 @@ impl Client {
                 .keep_alive_interval(HTTP2_PING)
                 .max_header_list_size(BUFFER as u32)
                 .serve_connection(
-                    self.socket(stream),
+                    TokioIo::new(self.socket(stream)),
                     service_fn(move |request| {
                         let door = door.clone();
                         asked.store(true, Ordering::Relaxed);
                         async move {
-                            let answer = door.answer(request).await;
+                            let answer = door.answer(request, Some(address)).await;
                             // Its head waits for the client.
                             stall::note(stall::Body::Yielded);
                             Ok::<_, Infallible>(answer)
@@ -235,13 +244,13 @@ impl Client {
         connection.await
     }
 
-    fn socket(&self, stream: TcpStream) -> TokioIo<Unread> {
-        TokioIo::new(Unread::new(stream, self.stalled))
+    fn socket(&self, stream: TcpStream) -> Unread {
+        Unread::new(stream, self.stalled)
     }
 
     async fn answer(&self, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
         self.asked.store(true, Ordering::Relaxed);
-        Ok(self.door.clone().answer(request).await)
+        Ok(self.door.clone().answer(request, Some(self.address)).await)
     }
 }
 

@@ -26,7 +26,13 @@ fn model() -> ModelId {
 
 fn world() -> World {
     let directory = SharedDirectory::default();
-    let settings = Settings { fresh: Duration::from_millis(1500), waiting_per_model: 3, waiting: 6 };
+    let settings = Settings {
+        fresh: Duration::from_millis(1500),
+        waiting_per_model: 3,
+        waiting: 6,
+        starting_per_model: 3,
+        starting: 6,
+    };
     let pool = Arc::new(Pool::new(directory.clone(), settings, Arc::new(Metrics::new())));
     let stop = CancellationToken::new();
     tokio::spawn(pool.clone().drive(stop.clone()));

@@ -1,15 +1,21 @@
 //! Reading a request's body into memory, within bounds: of one body, of all bodies together, and of a client's time.
 
+mod progress;
+mod shares;
+
+pub(crate) use shares::{Share, Shares};
+
+use crate::auth::Tenant;
 use bytes::Bytes;
-use dunlin_node::hop::{Budget, Reservation};
 use http_body::Body;
 use http_body_util::BodyExt;
+use progress::Progress;
 use std::time::Duration;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 /// Shortest time a body gets however small it is.
 const SHORTEST: Duration = Duration::from_secs(10);
-/// Slowest client that is waited for, bytes per second; below, a body is an attack or a dead line.
+/// Bytes per second that the largest body must come with in all.
 const SLOWEST: usize = 16 * 1024;
 /// Bytes of an unwanted body that are read and thrown away, so that a client that still sends gets to read the answer
 /// instead of a reset connection.
@@ -23,8 +29,8 @@ pub(crate) enum Error {
     /// Over the limit, bytes.
     #[error("the body is larger than {0} bytes")]
     TooLarge(usize),
-    /// All bodies together fill the memory that they may take.
-    #[error("too many request bodies are in memory")]
+    /// All bodies together, or those of this tenant, fill the memory that they may take.
+    #[error("too many request bodies are in memory, or too many of this client's; retry later")]
     NoRoom,
     /// The client sends too slowly, or has stopped.
     #[error("the body did not arrive in time")]
@@ -42,14 +48,14 @@ pub(crate) struct Bounds {
     /// Longest pause between two pieces.
     pub(crate) pause: Duration,
     /// All bodies together.
-    pub(crate) budget: Budget,
+    pub(crate) shares: Shares,
 }
 
-/// Reads `body` to its end.
+/// Reads `body` of `tenant` to its end.
 ///
 /// # Errors
 /// One of the bounds is passed, or the client went away.
-pub(crate) async fn read<B>(body: &mut B, bounds: &Bounds) -> Result<(Bytes, Reservation), Error>
+pub(crate) async fn read<B>(body: &mut B, tenant: Tenant, bounds: &Bounds) -> Result<(Bytes, Share), Error>
 where
     B: Body<Data = Bytes> + Unpin,
 {
@@ -57,19 +63,30 @@ where
     if expected > bounds.body {
         return Err(Error::TooLarge(bounds.body));
     }
-    let mut share = bounds.budget.reserve(0).ok_or(Error::NoRoom)?;
+    let mut share = bounds.shares.open(tenant).ok_or(Error::NoRoom)?;
     let in_all = SHORTEST + Duration::from_secs((bounds.body / SLOWEST) as u64);
     let bytes = timeout(in_all, collect(body, bounds, &mut share)).await.map_err(|_| Error::TooSlow)??;
     Ok((bytes, share))
 }
 
-async fn collect<B>(body: &mut B, bounds: &Bounds, share: &mut Reservation) -> Result<Bytes, Error>
+async fn collect<B>(body: &mut B, bounds: &Bounds, share: &mut Share) -> Result<Bytes, Error>
 where
     B: Body<Data = Bytes> + Unpin,
 {
     let mut pieces = Pieces::default();
-    while let Some(frame) = timeout(bounds.pause, body.frame()).await.map_err(|_| Error::TooSlow)? {
+    let mut progress = Progress::new(bounds.pause, Instant::now());
+    loop {
+        let frame = timeout_at(progress.deadline(), body.frame()).await;
+        if progress.is_stuck(Instant::now()) && !matches!(frame, Ok(None)) {
+            return Err(Error::TooSlow);
+        }
+        let frame = match frame {
+            Ok(Some(frame)) => frame,
+            Ok(None) => return Ok(pieces.whole()),
+            Err(_) => continue,
+        };
         let Ok(piece) = frame.map_err(|_| Error::Broken)?.into_data() else { continue };
+        progress.came(piece.len(), Instant::now());
         if pieces.len() + piece.len() > bounds.body {
             return Err(Error::TooLarge(bounds.body));
         }
@@ -78,7 +95,6 @@ where
             return Err(Error::NoRoom);
         }
     }
-    Ok(pieces.whole())
 }
 
 /// What has come of a body: the first piece as it came, which often is all; with a second one, all in one buffer. What is
@@ -96,7 +112,7 @@ impl Pieces {
 
     /// Takes a piece, after which `announced` more bytes are expected; `false`, and the piece lost, when `share` can't
     /// have the memory.
-    fn push(&mut self, piece: Bytes, announced: usize, share: &mut Reservation) -> bool {
+    fn push(&mut self, piece: Bytes, announced: usize, share: &mut Share) -> bool {
         if self.len() == 0 {
             self.first = piece;
             return share.grow(self.first.len());
@@ -155,7 +171,11 @@ mod tests {
     }
 
     fn bounds() -> Bounds {
-        Bounds { body: 10, pause: Duration::from_millis(50), budget: Budget::new(15) }
+        Bounds { body: 10, pause: Duration::from_millis(50), shares: Shares::new(15) }
+    }
+
+    async fn read<B: Body<Data = Bytes> + Unpin>(body: &mut B, bounds: &Bounds) -> Result<(Bytes, Share), Error> {
+        super::read(body, Tenant::Owner, bounds).await
     }
 
     #[tokio::test]
@@ -167,19 +187,19 @@ mod tests {
     /// A client that announces much and sends little must get no more memory than is counted.
     #[test]
     fn what_is_allocated_is_reserved() {
-        let budget = Budget::new(1 << 20);
-        let mut share = budget.reserve(0).unwrap();
+        let shares = Shares::new(1 << 20);
+        let mut share = shares.open(Tenant::Owner).unwrap();
         let mut pieces = Pieces::default();
         for sent in 1..=50 {
             assert!(pieces.push(Bytes::from_static(b"ab"), (64 << 20) - 2 * sent, &mut share));
-            assert_eq!(pieces.first.len() + pieces.joined.capacity(), budget.used());
-            assert!(budget.used() <= 4 * sent, "{} for {} bytes", budget.used(), 2 * sent);
+            assert_eq!(pieces.first.len() + pieces.joined.capacity(), shares.used());
+            assert!(shares.used() <= 4 * sent, "{} for {} bytes", shares.used(), 2 * sent);
         }
         // The end is known: no more is taken than it needs.
         while pieces.len() < 150 {
             assert!(pieces.push(Bytes::from_static(b"ab"), 148 - pieces.len(), &mut share));
         }
-        assert!(budget.used() <= 200, "{}", budget.used());
+        assert!(shares.used() <= 200, "{}", shares.used());
         assert_eq!(pieces.whole(), "ab".repeat(75));
     }
 
@@ -210,5 +230,19 @@ mod tests {
     async fn a_client_that_stops_is_not_waited_for() {
         let mut stopped = StreamBody::new(stream::pending::<Result<Frame<Bytes>, Infallible>>());
         assert!(matches!(read(&mut stopped, &bounds()).await, Err(Error::TooSlow)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_trickles_is_not_waited_for() {
+        let trickle = stream::unfold((), |()| async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            Some((Ok::<_, Infallible>(Frame::data(Bytes::from_static(b"x"))), ()))
+        });
+        let mut trickle = StreamBody::new(Box::pin(trickle));
+        let (bounds, since) =
+            (Bounds { body: 1 << 20, pause: Duration::from_secs(20), shares: Shares::new(1 << 20) }, Instant::now());
+        assert!(matches!(read(&mut trickle, &bounds).await, Err(Error::TooSlow)));
+        assert_eq!(since.elapsed().as_secs(), 20);
+        assert_eq!(bounds.shares.used(), 0);
     }
 }

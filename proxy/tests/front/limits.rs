@@ -48,6 +48,35 @@ async fn all_bodies_together_are_bounded() {
     assert_eq!(mesh.client().chat("m").await.status, StatusCode::OK);
 }
 
+/// Clients that stop in the middle of large bodies keep what they have sent in memory until they are given up. Whoever
+/// has another key is served all the same.
+#[tokio::test]
+async fn bodies_that_stop_do_not_shut_others_out() {
+    let mesh = Mesh::with(|config| config.buffered = 1_000_000).await;
+    let engine = Engine::saying("{}");
+    let _agent = mesh.agent(&["m"], 4, &engine).await;
+    let key = mesh.keys.create("").unwrap().key;
+    let mut stopped = Vec::new();
+    for _ in 0..10 {
+        let mut stream = TcpStream::connect(mesh.endpoint).await.unwrap();
+        let head = format!("POST {CHAT} HTTP/1.1\r\nhost: x\r\nx-api-key: {key}\r\ncontent-length: 200000\r\n\r\n");
+        stream.write_all(head.as_bytes()).await.unwrap();
+        // Refused ones hang up.
+        let _ = stream.write_all(&[b' '; 190_000]).await;
+        stopped.push(stream);
+    }
+    let fills = || async {
+        let body = format!(r#"{{"model":"m","x":"{}"}}"#, "x".repeat(300_000));
+        mesh.client_with(Some(&key)).post(CHAT, body).await.status
+    };
+    let since = Instant::now();
+    while fills().await != StatusCode::SERVICE_UNAVAILABLE {
+        assert!(since.elapsed() < Duration::from_secs(10), "the memory is never full");
+    }
+    let body = format!(r#"{{"model":"m","x":"{}"}}"#, "x".repeat(100_000));
+    assert_eq!(mesh.client().post(CHAT, body).await.status, StatusCode::OK);
+}
+
 #[tokio::test]
 async fn slow_heads_and_slow_bodies_are_cut_off() {
     let mesh = Mesh::with(|config| {
@@ -115,6 +144,32 @@ async fn heads_that_the_hop_could_not_carry_are_refused() {
     let fits = format!("x-long: {}\r\ncontent-length: 13", "x".repeat(20_000));
     let answer = raw(&mesh, &fits, r#"{"model":"m"}"#).await;
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+}
+
+/// What never becomes a request is answered in the shape that SDKs read, too.
+#[tokio::test]
+async fn what_is_no_request_is_refused_with_an_error_object() {
+    let mesh = Mesh::new().await;
+    let long = "x".repeat(200_000);
+    let many = "x-many: 1\r\n".repeat(150);
+    for (head, status, code) in [
+        ("nonsense\r\n\r\n".to_owned(), 400, "invalid_http"),
+        ("GET / HTTP/1.1\r\nbad header: x\r\n\r\n".to_owned(), 400, "invalid_http"),
+        (format!("GET / HTTP/1.1\r\nx-long: {long}\r\n\r\n"), 431, "headers_too_large"),
+        (format!("GET / HTTP/1.1\r\n{many}\r\n"), 431, "headers_too_large"),
+        // hyper's buffer is full before it has seen the end of the line.
+        (format!("GET /{long} HTTP/1.1\r\n\r\n"), 431, "headers_too_large"),
+    ] {
+        let mut stream = TcpStream::connect(mesh.endpoint).await.unwrap();
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        let read = tokio::time::timeout(Duration::from_secs(5), stream.read_to_string(&mut answer)).await;
+        assert!(matches!(read, Ok(Ok(_))), "{read:?}: {answer}");
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
+        let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+        let error: serde_json::Value = serde_json::from_str(body).unwrap();
+        assert_eq!(error["error"]["code"], code, "{answer}");
+    }
 }
 
 /// Python's clients send the whole body before they read; what is refused meanwhile must be readable after.

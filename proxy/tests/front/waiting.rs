@@ -95,6 +95,44 @@ async fn a_request_is_held_while_a_replica_starts_and_refused_when_none_does() {
     assert!(since.elapsed() < Duration::from_millis(300), "at once");
 }
 
+/// How long a start takes is anybody's guess: not everybody may wait for it, whichever model it is.
+#[tokio::test]
+async fn few_are_held_for_replicas_that_start() {
+    let mesh = Mesh::with(|config| (config.starting_per_model, config.starting) = (2, 3)).await;
+    let engine = Engine::saying("{}");
+    let agent = mesh.agent_not_ready(&engine).await;
+    agent.offer(ReplicaState::Starting, &["m", "n"], 8).await;
+    mesh.until(|mesh| mesh.knows(&agent, "m", false)).await;
+    let client = mesh.client();
+    let held = tokio::spawn({
+        let client = client.clone();
+        async move { join_all(["m", "m", "n"].map(|model| client.chat(model))).await }
+    });
+    let since = Instant::now();
+    while mesh.metric("dunlin_proxy_waiting").await < 3.0 {
+        assert!(since.elapsed() < Duration::from_secs(10), "not held");
+    }
+    for one_too_many in ["m", "n"] {
+        let answer = client.chat(one_too_many).await;
+        assert_eq!((answer.status, answer.code().as_str()), (StatusCode::SERVICE_UNAVAILABLE, "no_replica_available"));
+        assert!(
+            answer.headers.contains_key("retry-after") && answer.text().contains("that starts"),
+            "{}",
+            answer.text()
+        );
+    }
+    agent.offer(ReplicaState::Ready, &["m", "n"], 8).await;
+    assert!(held.await.unwrap().iter().all(|answer| answer.status == StatusCode::OK));
+    assert_eq!(client.chat("m").await.status, StatusCode::OK);
+    // Those that were held count no more.
+    agent.offer(ReplicaState::Starting, &["m", "n"], 8).await;
+    mesh.until(|mesh| mesh.knows(&agent, "m", false)).await;
+    let again = tokio::spawn(async move { client.chat("m").await });
+    mesh.until(|_| !again.is_finished()).await;
+    agent.offer(ReplicaState::Ready, &["m", "n"], 8).await;
+    assert_eq!(again.await.unwrap().status, StatusCode::OK);
+}
+
 /// C2: the only replica's report says full and is too old to be believed.
 #[tokio::test]
 async fn a_single_replica_with_a_stale_report_is_served_at_once() {
