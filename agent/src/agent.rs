@@ -4,6 +4,7 @@ use crate::{
     config::{Config, ENGINES, EngineConfig, Source},
     engine::{Client, EngineUrl},
     metrics::poll::poll,
+    prometheus::{self, Page},
     replica::{
         Replica,
         life::live,
@@ -20,8 +21,8 @@ use dunlin_protocol::{
     runtime::{Catalogue, catalogue},
 };
 use futures::future::join_all;
-use std::{collections::HashSet, io, path::PathBuf, sync::Arc, time::Duration};
-use tokio::{task::JoinSet, time::timeout};
+use std::{collections::HashSet, io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use tokio::{net::TcpListener, task::JoinSet, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 /// Time for the last announcements to be made.
@@ -53,6 +54,14 @@ pub enum Error {
         /// Why.
         error: io::Error,
     },
+    /// The page for Prometheus has no place.
+    #[error("cannot listen on {address} for metrics: {error}; choose another address with --metrics-http ADDR:PORT")]
+    Metrics {
+        /// As configured.
+        address: SocketAddr,
+        /// Why.
+        error: io::Error,
+    },
     /// The demo engine cannot listen.
     #[error(transparent)]
     Demo(#[from] crate::demo::Error),
@@ -67,10 +76,12 @@ pub struct Agent {
     config: Config,
     service: Arc<Service>,
     demos: Vec<(Arc<Replica>, crate::demo::Engine)>,
+    metrics: Option<TcpListener>,
 }
 
 impl Agent {
-    /// Checks the configuration, makes the directory for logs, and binds demo engines. To be called on a tokio runtime.
+    /// Checks the configuration, makes the directory for logs, and binds demo engines and the page for Prometheus. To be
+    /// called on a tokio runtime.
     ///
     /// # Errors
     /// No engine, too many, or one twice, an unknown runtime or one that can't be launched, no directory, no port.
@@ -93,7 +104,14 @@ impl Agent {
             replicas.push(replica);
         }
         let service = Arc::new(Service::new(replicas.into(), Client::new()));
-        Ok(Self { config, service, demos })
+        let metrics = config.metrics_http.map(listen).transpose()?;
+        Ok(Self { config, service, demos, metrics })
+    }
+
+    /// Where `GET /metrics` is answered, if anywhere; with the port that was chosen when none was asked for.
+    #[must_use]
+    pub fn metrics_addr(&self) -> Option<SocketAddr> {
+        self.metrics.as_ref().and_then(|listener| listener.local_addr().ok())
     }
 
     /// The agent's routes on the mesh hop.
@@ -117,6 +135,9 @@ impl Agent {
         let stop_engines = CancellationToken::new();
         let mut engines = self.start_engines(&stop_engines);
         let mut watching = JoinSet::new();
+        if let Some(listener) = self.metrics.take() {
+            watching.spawn(prometheus::serve(listener, Page::new(Arc::clone(&self.service.replicas))));
+        }
         let mut announcing = JoinSet::new();
         for (replica, config) in self.service.replicas.iter().zip(&self.config.engines) {
             let client = &self.service.client;
@@ -197,6 +218,14 @@ fn replica(index: u16, engine: &EngineConfig, catalogue: &Catalogue) -> Result<R
 fn identify_with(engine: &EngineConfig, catalogue: &Catalogue) -> Option<Arc<Catalogue>> {
     let unknown = matches!(engine.source, Source::Attach(_)) && engine.runtime.is_none();
     unknown.then(|| Arc::new(catalogue.clone()))
+}
+
+fn listen(address: SocketAddr) -> Result<TcpListener, Error> {
+    let bound = std::net::TcpListener::bind(address).and_then(|listener| {
+        listener.set_nonblocking(true)?;
+        TcpListener::from_std(listener)
+    });
+    bound.map_err(|error| Error::Metrics { address, error })
 }
 
 fn make_directory(path: &std::path::Path) -> Result<(), Error> {

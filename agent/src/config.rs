@@ -1,11 +1,13 @@
 //! What an agent is told: its engines, and where it keeps their logs.
 
+pub use crate::replica::hang::Patience;
+
 use crate::engine::{EngineUrl, discover::Found};
 use dunlin_protocol::{
     id::{ModelId, RuntimeName},
     runtime::Catalogue,
 };
-use std::{path::PathBuf, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 /// Time between two readings of an engine's metrics while it works.
 pub const METRICS_INTERVAL: Duration = Duration::from_millis(100);
@@ -25,6 +27,8 @@ pub struct Config {
     pub catalogue: Catalogue,
     /// Longest that requests in flight may take after shutdown was asked for.
     pub drain: Duration,
+    /// Where to listen for Prometheus, which `GET /metrics` answers there; `None` for nowhere.
+    pub metrics_http: Option<SocketAddr>,
 }
 
 /// Where an engine comes from.
@@ -57,13 +61,22 @@ pub struct EngineConfig {
     pub slots: Option<u16>,
     /// Time between two readings of its metrics while it works.
     pub metrics_interval: Duration,
+    /// When it is started again though its process lives, if the agent launched it.
+    pub patience: Patience,
 }
 
 impl EngineConfig {
     /// An engine from `source`, everything else found out.
     #[must_use]
     pub fn new(source: Source) -> Self {
-        Self { source, runtime: None, models: Vec::new(), slots: None, metrics_interval: METRICS_INTERVAL }
+        Self {
+            source,
+            runtime: None,
+            models: Vec::new(),
+            slots: None,
+            metrics_interval: METRICS_INTERVAL,
+            patience: Patience::default(),
+        }
     }
 }
 
@@ -79,6 +92,6 @@ impl Config {
     /// # Errors
     /// A built-in runtime is wrong, which tests rule out.
     pub fn new(directory: PathBuf) -> Result<Self, dunlin_protocol::runtime::catalogue::Error> {
-        Ok(Self { engines: Vec::new(), directory, catalogue: Catalogue::built_in()?, drain: DRAIN })
+        Ok(Self { engines: Vec::new(), directory, catalogue: Catalogue::built_in()?, drain: DRAIN, metrics_http: None })
     }
 }

@@ -1,7 +1,7 @@
 //! Beside an engine: attach to it or launch it, probe it, meter it, and serve it to the mesh.
 //!
 //! Reading order: [`agent`] starts everything; [`replica`] is what all tasks of one engine share; `serve` takes requests
-//! from the mesh hop through [`admit`] to the [`engine`]; [`metrics`] and [`counters`] say how busy it is; [`supervise`]
+//! from the mesh hop through [`admit`] to the [`engine`]; [`metrics`] and [`counters`] say how busy it is, `prometheus` to scrapers; [`supervise`]
 //! and [`output`] are for engines that the agent runs itself.
 
 pub mod admit;
@@ -11,7 +11,9 @@ pub mod counters;
 pub mod demo;
 pub mod engine;
 pub mod metrics;
+pub mod outcomes;
 pub mod output;
+mod prometheus;
 pub mod replica;
 mod serve;
 pub mod supervise;
@@ -19,6 +21,7 @@ pub mod supervise;
 mod test_data;
 
 pub use agent::{Agent, Error};
-pub use config::{Config, EngineConfig, Source};
+pub use config::{Config, EngineConfig, Patience, Source};
 pub use engine::discover::{Found, discover};
 pub use replica::status::{EngineStatus, Status};
+pub use serve::without_engines;

@@ -1,5 +1,6 @@
 //! One replica: an engine as all tasks of its agent see it.
 
+pub mod hang;
 pub mod health;
 pub(crate) mod life;
 pub(crate) mod report;
@@ -7,9 +8,10 @@ pub mod status;
 
 use crate::{
     admit::gate::{Counts, Gate},
-    config::EngineConfig,
+    config::{EngineConfig, Source},
     counters::Counters,
     engine::{EngineUrl, models::served},
+    outcomes::Outcomes,
     output::Output,
     supervise::Process,
 };
@@ -21,7 +23,9 @@ use dunlin_protocol::{
     record::Continuation,
     runtime::Runtime,
 };
+use hang::Patience;
 use health::{Health, Traffic};
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use std::{
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -44,6 +48,21 @@ pub(crate) struct View {
     pub(crate) slots: u16,
 }
 
+/// Why a replica does not serve.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Unready {
+    /// [`ReplicaState::Starting`] or [`ReplicaState::Unhealthy`].
+    pub(crate) state: ReplicaState,
+    /// For people.
+    pub(crate) reason: String,
+}
+
+impl From<String> for Unready {
+    fn from(reason: String) -> Self {
+        Self { state: ReplicaState::Starting, reason }
+    }
+}
+
 impl View {
     /// Whether it serves this model.
     pub(crate) fn serves(&self, model: &ModelId) -> bool {
@@ -56,9 +75,14 @@ pub(crate) struct Replica {
     pub(crate) index: u16,
     pub(crate) configured: Vec<ModelId>,
     pub(crate) metrics_interval: Duration,
+    /// Its engine is the simulated one inside this process.
+    built_in: bool,
     slots: Option<u16>,
     pub(crate) gate: Arc<Gate>,
     pub(crate) counters: Counters,
+    pub(crate) outcomes: Outcomes,
+    /// How long looks at the engine took, seconds.
+    pub(crate) probes: Histogram,
     pub(crate) output: Arc<Output>,
     health: Mutex<Health>,
     view: watch::Sender<Arc<View>>,
@@ -67,6 +91,9 @@ pub(crate) struct Replica {
     /// `None` for engines that this agent didn't launch.
     process: Mutex<Option<Process>>,
     restarts: AtomicU32,
+    pub(crate) patience: Patience,
+    /// Why its process is to be ended and started again; taken by its supervisor.
+    restart: watch::Sender<Option<String>>,
     /// Grows whenever the engine becomes another one: what was found out about an earlier one counts no more.
     generation: AtomicU64,
     /// Told when the engine should be looked at now.
@@ -93,20 +120,28 @@ impl Replica {
             index,
             configured: config.models.clone(),
             metrics_interval: config.metrics_interval,
+            built_in: matches!(config.source, Source::Demo(_)),
             slots: config.slots,
             gate: Arc::new(Gate::new(slots)),
             counters: Counters::default(),
+            outcomes: Outcomes::default(),
+            probes: Histogram::new(exponential_buckets(0.001, 2.0, 13)),
             output: Arc::default(),
             health: Mutex::default(),
             view: watch::Sender::new(Arc::new(view)),
             reading: Mutex::default(),
             process: Mutex::default(),
             restarts: AtomicU32::new(0),
+            patience: config.patience,
+            restart: watch::Sender::new(None),
             generation: AtomicU64::new(0),
             look: Notify::new(),
         }
     }
 
+    pub(crate) fn is_built_in(&self) -> bool {
+        self.built_in
+    }
     pub(crate) fn view(&self) -> Arc<View> {
         Arc::clone(&self.view.borrow())
     }
@@ -163,9 +198,9 @@ impl Replica {
     }
 
     /// Ready with these models, or not ready and why. Does nothing once the replica drains.
-    pub(crate) fn set_serving(&self, serving: Result<Vec<ServedModel>, String>) {
-        if let Err(reason) = &serving {
-            self.log_new_reason(reason);
+    pub(crate) fn set_serving(&self, serving: Result<Vec<ServedModel>, Unready>) {
+        if let Err(unready) = &serving {
+            self.log_new_reason(unready);
         }
         self.change(|view| {
             if matches!(view.state, ReplicaState::Draining | ReplicaState::Gone) {
@@ -175,31 +210,32 @@ impl Replica {
                 Ok(models) => {
                     (view.state, view.reason, view.models) = (ReplicaState::Ready, None, models);
                 }
-                Err(reason) => (view.state, view.reason) = (ReplicaState::Starting, Some(reason)),
+                Err(Unready { state, reason }) => (view.state, view.reason) = (state, Some(reason)),
             }
         });
     }
 
     /// Each reason once, not at every look. A launched engine has every right to load for a while; its ends are warned of
     /// by its supervisor.
-    fn log_new_reason(&self, reason: &str) {
+    fn log_new_reason(&self, Unready { state, reason }: &Unready) {
         let view = self.view();
-        if !matches!(view.state, ReplicaState::Starting | ReplicaState::Ready) || view.reason.as_deref() == Some(reason)
-        {
+        if matches!(view.state, ReplicaState::Draining | ReplicaState::Gone) || view.reason.as_ref() == Some(reason) {
             return;
         }
         let url = view.url.as_ref().map(tracing::field::display);
-        if self.process().is_some() {
-            tracing::info!(replica = self.index, url, reason, "replica starting");
+        if *state == ReplicaState::Unhealthy {
+            tracing::warn!(replica = self.index, url, reason, "engine is unhealthy");
+        } else if self.process().is_some() {
+            tracing::info!(replica = self.index, url, reason, "engine is starting");
         } else {
-            tracing::warn!(replica = self.index, url, reason, "replica starting");
+            tracing::warn!(replica = self.index, url, reason, "engine is not there yet");
         }
     }
 
     /// The engine's process has ended unasked.
-    pub(crate) fn process_ended(&self) {
+    pub(crate) fn process_ended(&self, how: &str) {
         self.health().ended();
-        self.set_serving(Err("the engine's process has ended".to_owned()));
+        self.set_serving(Err(format!("the engine's process has ended: {how}").into()));
         self.set_url(None);
         *lock(&self.reading) = None;
     }
@@ -217,6 +253,21 @@ impl Replica {
     }
     pub(crate) fn process(&self) -> Option<Process> {
         lock(&self.process).clone()
+    }
+    /// Has the engine's process ended and started again. For launched engines.
+    pub(crate) fn order_restart(&self, why: String) {
+        self.restart.send_replace(Some(why));
+    }
+    /// Takes the order back that an earlier process left.
+    pub(crate) fn forget_restart(&self) {
+        self.restart.send_replace(None);
+    }
+    /// Waits for [`Self::order_restart`]. Cancel-safe.
+    pub(crate) async fn restart_ordered(&self) -> String {
+        let mut restart = self.restart.subscribe();
+        // The sender lives as long as this replica.
+        let ordered = restart.wait_for(Option::is_some).await;
+        ordered.ok().and_then(|why| why.clone()).unwrap_or_default()
     }
     pub(crate) fn count_restart(&self) {
         self.restarts.fetch_add(1, Ordering::Relaxed);
@@ -266,7 +317,7 @@ impl Replica {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::{config::Source, test_data::runtime};
+    use crate::test_data::runtime;
 
     pub(crate) fn replica(models: &[&str]) -> Replica {
         let source = Source::Attach("http://127.0.0.1:9".parse().unwrap());
@@ -294,7 +345,7 @@ pub(crate) mod tests {
         };
         let starting = (ReplicaState::Starting, vec!["tiny".to_owned(), "small".to_owned()]);
         assert_eq!(offered(&replica), starting);
-        replica.set_serving(Err("loading".into()));
+        replica.set_serving(Err("loading".to_owned().into()));
         assert_eq!(offered(&replica), starting);
     }
 
@@ -305,7 +356,7 @@ pub(crate) mod tests {
         assert_eq!(replica.view().state, ReplicaState::Ready);
         replica.drain();
         replica.set_serving(Ok(Vec::new()));
-        replica.process_ended();
+        replica.process_ended("killed");
         assert_eq!(replica.view().state, ReplicaState::Draining);
         assert!(replica.gate.counts().draining);
     }
@@ -327,10 +378,10 @@ pub(crate) mod tests {
     fn watchers_hear_only_of_changes() {
         let replica = replica(&[]);
         let mut watch = replica.watch();
-        replica.set_serving(Err("loading".into()));
+        replica.set_serving(Err("loading".to_owned().into()));
         assert!(watch.has_changed().unwrap());
         watch.mark_unchanged();
-        replica.set_serving(Err("loading".into()));
+        replica.set_serving(Err("loading".to_owned().into()));
         assert!(!watch.has_changed().unwrap());
     }
 }

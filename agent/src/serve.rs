@@ -12,6 +12,7 @@ mod relay;
 use crate::{engine::Client, replica::Replica};
 use axum::{
     Router,
+    response::IntoResponse,
     routing::{any, get},
 };
 use dunlin_node::Handle;
@@ -67,4 +68,10 @@ pub(crate) fn router(service: Arc<Service>) -> Router {
         .route("/engine/{*path}", any(forward::engine))
         .route("/mesh/logs", get(logs::logs))
         .with_state(service)
+}
+
+/// The routes of a member without engines, for callers that still believe it to have one.
+pub fn without_engines() -> Router {
+    let refuse = || async { refusal::Refusal::NoReplica("at all".to_owned()).into_response() };
+    Router::new().route("/engine/{*path}", any(refuse))
 }

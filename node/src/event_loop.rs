@@ -158,6 +158,15 @@ impl EventLoop {
             Command::LookUp { topic, answer } => self.look_up(topic, Some(answer)),
             Command::Connect { peer, answer } => self.connect(peer, answer),
             Command::Publish(message) => self.publish(&message),
+            Command::HangUp => self.hang_up(),
+        }
+    }
+
+    fn hang_up(&mut self) {
+        let peers: Vec<PeerId> = self.swarm.connected_peers().copied().collect();
+        for peer in peers {
+            // An error means that it is gone already.
+            let _ = self.swarm.disconnect_peer_id(peer);
         }
     }
 

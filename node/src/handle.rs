@@ -37,6 +37,9 @@ pub(crate) const COMMANDS: usize = 256;
 /// Longest time that a look-up waits for a connection to one of those it found.
 const MEET: Duration = Duration::from_millis(1500);
 
+/// Time for the last frames of connections to get out.
+const LAST_FRAMES: Duration = Duration::from_millis(150);
+
 /// The whole truth about one replica of this process, as its agent knows it. Replaces what was said before.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Offer {
@@ -116,6 +119,7 @@ pub(crate) enum Command {
     LookUp { topic: Topic, answer: oneshot::Sender<Result<usize, LookupError>> },
     Connect { peer: PeerId, answer: oneshot::Sender<Result<(), ConnectError>> },
     Publish(Box<MeshMessage>),
+    HangUp,
 }
 
 /// Load reports that wait to be gossiped: the newest of each replica of this process.
@@ -330,6 +334,14 @@ impl Handle {
         let listening = self.listen_addresses();
         let all = self.0.external.iter().chain(&listening).cloned();
         addresses::dialable(all, true, limits::INVITATION_ADDRESSES)
+    }
+
+    /// Closes all connections and gives that a moment to get out: for a process that ends without its node's end. Who is
+    /// connected over TCP hears of a process's end from its kernel, but over QUIC from nobody.
+    pub async fn hang_up(&self) {
+        if self.0.commands.send(Command::HangUp).await.is_ok() {
+            tokio::time::sleep(LAST_FRAMES).await;
+        }
     }
 
     /// The id of this process's replica `index`.

@@ -54,7 +54,7 @@ pub enum Error {
     #[error(transparent)]
     Task(#[from] tokio::task::JoinError),
     /// An address cannot be listened on.
-    #[error("cannot listen on {address}: {cause}")]
+    #[error("cannot listen on {address}: {cause}; choose another with --listen")]
     Listen {
         /// The address.
         address: Multiaddr,

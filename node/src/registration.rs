@@ -274,6 +274,8 @@ impl Registration {
 fn wanted_topics(offer: &Offer) -> BTreeSet<Topic> {
     match offer.state {
         ReplicaState::Ready => offer.models.iter().map(|ServedModel { id, .. }| Topic::Model(id.clone())).collect(),
-        ReplicaState::Starting | ReplicaState::Draining | ReplicaState::Gone => BTreeSet::new(),
+        ReplicaState::Starting | ReplicaState::Unhealthy | ReplicaState::Draining | ReplicaState::Gone => {
+            BTreeSet::new()
+        }
     }
 }

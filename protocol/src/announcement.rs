@@ -20,6 +20,8 @@ pub enum ReplicaState {
     Draining,
     /// Left. Outlives any earlier version.
     Gone,
+    /// Served before, and fails now: requests to it fail, or it no longer answers. Looked at again and again.
+    Unhealthy,
 }
 
 /// What one replica is and serves, whole: each announcement replaces the one before.

@@ -12,7 +12,8 @@ pub const LOAD: &str = "x-dunlin-load";
 pub const REPLICA_INDEX: &str = "x-dunlin-replica-index";
 /// The model that the proxy routed by, as [`model_to_header`] writes it. The agent checks it against what it registered.
 pub const MODEL: &str = "x-dunlin-model";
-/// Why an agent did not answer: a [`Fault`].
+/// Why an agent did not answer: a [`Fault`]. Agents take it off what engines say, so that no engine, and no client who
+/// makes one answer 404 or 504, is taken for its agent.
 pub const FAULT: &str = "x-dunlin-fault";
 /// `yes` when the engine has seen nothing of the request, so that another replica may be asked.
 pub const RETRY_SAFE: &str = "x-dunlin-retry-safe";
@@ -82,8 +83,12 @@ fn hex_byte(digits: &[u8]) -> Option<u8> {
 pub enum Fault {
     /// The engine refused the connection, closed it, or sent something that is not HTTP.
     Engine,
-    /// The agent itself failed, or doesn't serve this model.
+    /// The engine took the request and said nothing for as long as the agent waits; it may be at work still.
+    Silent,
+    /// The agent itself failed, or its replica is not ready.
     Agent,
+    /// This replica doesn't serve the model, or no longer. Says nothing of its other models.
+    NotServed,
     /// All slots and the short queue are taken.
     Full,
     /// The replica takes nothing new.
@@ -91,12 +96,17 @@ pub enum Fault {
 }
 
 impl Fault {
+    /// All of them.
+    pub const ALL: [Self; 6] = [Self::Engine, Self::Silent, Self::Agent, Self::NotServed, Self::Full, Self::Draining];
+
     /// As in the header.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Engine => "engine",
+            Self::Silent => "silent",
             Self::Agent => "agent",
+            Self::NotServed => "not-served",
             Self::Full => "full",
             Self::Draining => "draining",
         }
@@ -110,10 +120,7 @@ impl fmt::Display for Fault {
 impl FromStr for Fault {
     type Err = UnknownFault;
     fn from_str(text: &str) -> Result<Self, UnknownFault> {
-        [Self::Engine, Self::Agent, Self::Full, Self::Draining]
-            .into_iter()
-            .find(|fault| fault.as_str() == text)
-            .ok_or(UnknownFault)
+        Self::ALL.into_iter().find(|fault| fault.as_str() == text).ok_or(UnknownFault)
     }
 }
 

@@ -163,12 +163,13 @@ impl Metrics {
 
     /// The text for Prometheus. `replicas` are the states of all that are known.
     pub(crate) fn encode(&self, replicas: impl Iterator<Item = ReplicaState>) -> String {
-        let mut counts = [("ready", 0), ("starting", 0), ("draining", 0)];
+        let mut counts = [("ready", 0), ("starting", 0), ("draining", 0), ("unhealthy", 0)];
         for state in replicas {
             let index = match state {
                 ReplicaState::Ready => 0,
                 ReplicaState::Starting => 1,
                 ReplicaState::Draining => 2,
+                ReplicaState::Unhealthy => 3,
                 ReplicaState::Gone => continue,
             };
             counts[index].1 += 1;

@@ -1,7 +1,8 @@
 //! Looks at an engine again and again: is it well, what does it list, may it serve.
 
 use super::{
-    Replica,
+    Replica, Unready,
+    hang::{Hang, Overdue},
     health::{Probe, Trial, Work},
 };
 use crate::engine::{
@@ -10,7 +11,10 @@ use crate::engine::{
     models::{Listed, served},
     probe::{self, Problem},
 };
-use dunlin_protocol::runtime::{Catalogue, Runtime};
+use dunlin_protocol::{
+    announcement::ReplicaState,
+    runtime::{Catalogue, Runtime},
+};
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -37,11 +41,14 @@ struct Looks {
     listed: Option<Listed>,
     signs_of_life: u64,
     pause: Duration,
+    /// The engine that is looked at, by generation.
+    hang: (u64, Hang),
 }
 
 /// Looks at the engine of `replica` until dropped. With a catalogue, its kind is found out whenever it (re)appears.
 pub(crate) async fn live(replica: Arc<Replica>, client: Client, identify_with: Option<Arc<Catalogue>>) {
-    let mut looks = Looks { identify_with, listed: None, signs_of_life: 0, pause: STARTING_PAUSE };
+    let hang = (replica.generation(), Hang::new(Instant::now()));
+    let mut looks = Looks { identify_with, listed: None, signs_of_life: 0, pause: STARTING_PAUSE, hang };
     loop {
         let soonest = Instant::now() + APART;
         looks.look(&replica, &client).await;
@@ -60,22 +67,27 @@ pub(crate) async fn live(replica: Arc<Replica>, client: Client, identify_with: O
 impl Looks {
     async fn look(&mut self, replica: &Replica, client: &Client) {
         let (generation, was_ready) = (replica.generation(), replica.health().is_ready());
+        if self.hang.0 != generation {
+            self.hang = (generation, Hang::new(Instant::now()));
+        }
         let Some(url) = replica.view().url.clone() else { return };
         if !was_ready {
             self.identify(replica, client, &url).await;
         }
         let runtime = replica.runtime();
+        let asked = Instant::now();
         let (well, listed) = tokio::join!(
             probe::health(client, &url, &runtime, DEADLINE),
             probe::models(client, &url, &runtime, DEADLINE),
         );
+        replica.probes.observe(asked.elapsed().as_secs_f64());
         let slots = if was_ready { None } else { probe::slots(client, &url, &runtime, DEADLINE).await };
         if replica.generation() != generation {
             // Another engine by now.
             return;
         }
         let verdict = well.and(listed).map(|listed| self.listed = listed);
-        self.judge(replica, verdict.as_ref().err());
+        let work = self.judge(replica, verdict.as_ref().err());
         if replica.health().trial_due(Instant::now()) {
             let trial = self.trial(replica, client, &url).await;
             tracing::warn!(replica = replica.index, ?trial, "requests failed in a row; tried the engine");
@@ -85,8 +97,27 @@ impl Looks {
             replica.set_slots(slots);
         }
         if replica.generation() == generation {
+            self.hang.1.saw(replica.health().is_ready(), work == Work::Streaming, Instant::now());
             self.publish(replica, verdict.err());
+            self.restart_if_it_hangs(replica, client, &url).await;
         }
+    }
+
+    /// An engine that lives and does nothing is of no use; launched, it can be started again.
+    async fn restart_if_it_hangs(&mut self, replica: &Replica, client: &Client, url: &EngineUrl) {
+        let is_launched = replica.process().is_some_and(|process| process.pid().is_some());
+        let Some(overdue) = self.hang.1.overdue(&replica.patience, Instant::now()).filter(|_| is_launched) else {
+            return;
+        };
+        let hopeless = match overdue {
+            Overdue::NeverReady(_) => true,
+            Overdue::Hangs(_) => self.trial(replica, client, url).await == Trial::Failed,
+        };
+        if hopeless && replica.generation() == self.hang.0 {
+            replica.order_restart(overdue.to_string());
+        }
+        // Should the order come too late, the next one is as far away.
+        self.hang.1.forgive(Instant::now());
     }
 
     async fn identify(&self, replica: &Replica, client: &Client, url: &EngineUrl) {
@@ -99,7 +130,7 @@ impl Looks {
     }
 
     /// Tells the health what was seen, and what the engine was doing meanwhile.
-    fn judge(&mut self, replica: &Replica, problem: Option<&Problem>) {
+    fn judge(&mut self, replica: &Replica, problem: Option<&Problem>) -> Work {
         let signs_of_life = replica.counters.signs_of_life();
         let work = match replica.gate.counts().in_flight {
             _ if signs_of_life != self.signs_of_life => Work::Streaming,
@@ -113,6 +144,7 @@ impl Looks {
             Some(_) => Probe::Unwell,
         };
         replica.health().probed(seen, work);
+        work
     }
 
     /// Says what the replica serves, or why it doesn't.
@@ -122,17 +154,20 @@ impl Looks {
             (health.is_ready(), health.is_suspended())
         };
         let models = served(&replica.configured, self.listed.as_ref());
-        let reason = if suspended {
-            "requests fail, though the engine says that it is well".to_owned()
+        let unready = if suspended {
+            unhealthy("requests fail, though the engine says that it is well".to_owned())
         } else if !ready {
-            problem.map_or_else(|| "waiting for the engine".to_owned(), |problem| problem.to_string())
+            // Gone is another matter than there and silent: it may be started elsewhere, by whoever runs it.
+            let silent = self.hang.1.was_ready() && problem.as_ref().is_some_and(|problem| !problem.is_absence());
+            let reason = problem.map_or_else(|| "waiting for the engine".to_owned(), |problem| problem.to_string());
+            if silent { unhealthy(reason) } else { reason.into() }
         } else if models.is_empty() {
-            "the engine lists no model; load one, or configure its name".to_owned()
+            "the engine lists no model; load one, or configure its name".to_owned().into()
         } else {
             replica.set_serving(Ok(models));
             return;
         };
-        replica.set_serving(Err(reason));
+        replica.set_serving(Err(unready));
     }
 
     /// The smallest request there is, for a client's error can't be told from an engine's. What the endpoint makes of it
@@ -150,4 +185,8 @@ impl Looks {
             Err(_) => Trial::Failed,
         }
     }
+}
+
+fn unhealthy(reason: String) -> Unready {
+    Unready { state: ReplicaState::Unhealthy, reason }
 }

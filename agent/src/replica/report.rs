@@ -1,7 +1,7 @@
 //! Telling the mesh: what a replica is, when that changes; what its load is, on change and once a second.
 
 use super::Replica;
-use dunlin_node::Handle;
+use dunlin_node::{Handle, Offer};
 use dunlin_protocol::{
     announcement::ReplicaState,
     load::{EngineLoad, LoadReport, Measured},
@@ -18,6 +18,8 @@ const INTERVAL: Duration = Duration::from_millis(100);
 const HEARTBEAT: Duration = Duration::from_secs(1);
 /// A measured duration or speed that moved by less than a fifth is no news.
 const RELATIVE: u64 = 5;
+/// Models of an engine that are named in the log.
+const NAMED: usize = 8;
 /// A share that moved by less than this, thousandths, is no news.
 const SHARE: u16 = 20;
 
@@ -25,16 +27,28 @@ const SHARE: u16 = 20;
 pub(crate) async fn announce(replica: Arc<Replica>, handle: Handle) {
     let mut view = replica.watch();
     loop {
-        let (state, models) = {
-            let view = view.borrow_and_update();
-            (view.state, view.models.len())
-        };
+        let state = view.borrow_and_update().state;
         let offer = replica.offer();
-        tracing::info!(replica = replica.index, ?state, models, slots = offer.slots, "replica");
+        tell(&replica, &offer);
         handle.offer(offer).await;
         if state == ReplicaState::Gone || view.changed().await.is_err() {
             return;
         }
+    }
+}
+
+/// What the operator of this machine reads. Why it starts is told where the reason is found.
+fn tell(replica: &Replica, Offer { index, state, slots, models, .. }: &Offer) {
+    let view = replica.view();
+    let url = view.url.as_ref().map(tracing::field::display);
+    match state {
+        ReplicaState::Starting | ReplicaState::Unhealthy => {}
+        ReplicaState::Ready => {
+            let models: Vec<&str> = models.iter().map(|model| model.id.as_str()).take(NAMED).collect();
+            tracing::info!(replica = index, url, models = models.join(", "), slots, "engine serves");
+        }
+        ReplicaState::Draining => tracing::info!(replica = index, "engine takes nothing new"),
+        ReplicaState::Gone => tracing::info!(replica = index, "engine is withdrawn"),
     }
 }
 

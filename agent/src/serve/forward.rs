@@ -5,6 +5,7 @@ use crate::{
     admit::gate::Pass,
     counters::Meter,
     engine::{EngineUrl, client::Error},
+    outcomes::Outcome,
     replica::Replica,
 };
 use axum::{
@@ -42,6 +43,7 @@ pub(super) async fn engine(State(service): State<Arc<Service>>, request: Request
         Ok(response) => response,
         Err(refusal) => {
             tracing::debug!(replica = replica.index, %refusal, "request refused");
+            replica.outcomes.count(refusal.outcome());
             refusal.into_response()
         }
     };
@@ -74,7 +76,7 @@ fn target(service: &Service, replica: &Replica, headers: &HeaderMap) -> Result<E
     let view = replica.view();
     match view.state {
         ReplicaState::Draining | ReplicaState::Gone => return Err(Refusal::Draining),
-        ReplicaState::Starting => {
+        ReplicaState::Starting | ReplicaState::Unhealthy => {
             let reason = view.reason.clone().unwrap_or_else(|| "waiting for the engine".to_owned());
             return Err(Refusal::NotReady(reason));
         }
@@ -129,7 +131,11 @@ impl Patience<'_> {
 
 impl Drop for Patience<'_> {
     fn drop(&mut self) {
-        if !self.done && self.meter.was_abandoned(Instant::now()) {
+        if self.done {
+            return;
+        }
+        self.replica.outcomes.count(Outcome::HungUp);
+        if self.meter.was_abandoned(Instant::now()) {
             self.replica.request_failed();
         }
     }
@@ -160,7 +166,8 @@ fn relayed(
     }
     let stream = headers::is_stream(&head.headers);
     head.version = Version::HTTP_11;
-    let relay = Relay::new(body, Arc::clone(service), Arc::clone(replica), pass, meter, stream, !failed);
+    let outcome = Outcome::of(head.status);
+    let relay = Relay::new(body, Arc::clone(service), Arc::clone(replica), pass, meter, stream, (outcome, !failed));
     Ok(Response::from_parts(head, Body::new(relay)))
 }
 

@@ -1,7 +1,7 @@
 //! `GET /mesh/logs?replica=0&tail=100&follow=true`: what a launched engine wrote, oldest line first.
 
 use super::Service;
-use crate::output::Output;
+use crate::{output::Output, replica::Replica};
 use axum::{
     body::Body,
     extract::{Query, State},
@@ -40,9 +40,7 @@ pub(super) async fn logs(State(service): State<Arc<Service>>, Query(ask): Query<
         return error(StatusCode::NOT_FOUND, "this agent has no such replica");
     };
     if replica.process().is_none() {
-        let message =
-            "this engine was not launched by its agent, so its output is not captured; look where it was started";
-        return error(StatusCode::NOT_FOUND, message);
+        return error(StatusCode::NOT_FOUND, elsewhere(replica));
     }
     let tail = replica.output.tail(ask.tail.unwrap_or(TAIL));
     // Also right when nothing was written yet: numbers count from 0.
@@ -60,6 +58,15 @@ pub(super) async fn logs(State(service): State<Arc<Service>>, Query(ask): Query<
     let reading = Reading { output: Arc::clone(&replica.output), watch, next: from, until, follower };
     let body = Body::from_stream(stream::unfold(reading, Reading::batch));
     ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], body).into_response()
+}
+
+/// Where to look for what an engine writes that the agent has not launched.
+fn elsewhere(replica: &Replica) -> &'static str {
+    if replica.is_built_in() {
+        return "the built-in demo engine is a part of this agent's own process and writes to its log: look at the \
+            terminal or journal where that `dunlin up` runs";
+    }
+    "this engine was not launched by its agent, so its output is not captured; look where it was started"
 }
 
 struct Reading {

@@ -1,6 +1,7 @@
 //! Answers of the agent's own: whose fault it is, whether another replica may be asked, and OpenAI's error shape.
 
 use super::headers::HEAD_BYTES;
+use crate::outcomes::Outcome;
 use axum::response::{IntoResponse, Response};
 use dunlin_protocol::{
     hop::{FAULT, Fault, RETRY_SAFE},
@@ -12,7 +13,7 @@ use std::time::Duration;
 /// Why a request got no answer of the engine.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Refusal {
-    #[error("this agent has no replica {0}")]
+    #[error("this member has no replica {0}")]
     NoReplica(String),
     #[error("the request names no replica and model as members do")]
     Unaddressed,
@@ -37,10 +38,21 @@ pub(super) enum Refusal {
 impl Refusal {
     fn fault(&self) -> Fault {
         match self {
-            Self::NoReplica(_) | Self::Unaddressed | Self::Model(_) | Self::NotReady(_) => Fault::Agent,
+            Self::NoReplica(_) | Self::Model(_) => Fault::NotServed,
+            Self::Unaddressed | Self::NotReady(_) => Fault::Agent,
             Self::Full => Fault::Full,
             Self::Draining => Fault::Draining,
-            Self::Unreachable(_) | Self::Lost(_) | Self::Silent(_) | Self::Head(_) => Fault::Engine,
+            Self::Silent(_) => Fault::Silent,
+            Self::Unreachable(_) | Self::Lost(_) | Self::Head(_) => Fault::Engine,
+        }
+    }
+
+    /// For the counts of its replica.
+    pub(super) fn outcome(&self) -> Outcome {
+        match self.fault() {
+            Fault::Engine | Fault::Silent => Outcome::EngineFailed,
+            Fault::Full => Outcome::Full,
+            Fault::Agent | Fault::NotServed | Fault::Draining => Outcome::Refused,
         }
     }
 

@@ -4,6 +4,7 @@ use super::{Service, forward::load_header};
 use crate::{
     admit::gate::Pass,
     counters::Meter,
+    outcomes::Outcome,
     replica::{Replica, health::Traffic},
 };
 use bytes::Bytes;
@@ -44,6 +45,8 @@ pub(super) struct Relay {
     meter: Meter,
     stream: bool,
     counts_as_answer: bool,
+    /// What it is counted as when it goes out whole.
+    outcome: Outcome,
     last: Instant,
     /// How long it may be silent.
     patience: Duration,
@@ -59,17 +62,18 @@ impl Relay {
         pass: Option<Pass>,
         meter: Meter,
         stream: bool,
-        counts_as_answer: bool,
+        (outcome, counts_as_answer): (Outcome, bool),
     ) -> Self {
         let patience = if stream { STREAM_SILENCE } else { SILENCE };
         let silence = Box::pin(sleep(patience));
         let (last, ended) = (Instant::now(), false);
-        Self { body, service, replica, pass, meter, stream, counts_as_answer, last, patience, silence, ended }
+        Self { body, service, replica, pass, meter, stream, counts_as_answer, outcome, last, patience, silence, ended }
     }
 
     /// Everything has come. Returns the trailer of a stream.
     fn end(&mut self) -> Option<HeaderMap> {
         self.ended = true;
+        self.replica.outcomes.count(self.outcome);
         if self.counts_as_answer {
             self.meter.finish(&self.replica.counters, Instant::now());
             self.replica.health().saw(Traffic::Answered);
@@ -85,6 +89,7 @@ impl Relay {
     fn break_off(&mut self, error: Error) -> Error {
         self.ended = true;
         self.pass = None;
+        self.replica.outcomes.count(Outcome::Broken);
         self.replica.request_failed();
         error
     }
@@ -153,7 +158,10 @@ impl Drop for Relay {
         }
         if self.body.is_end_stream() {
             self.end();
-        } else if self.stream && self.meter.was_abandoned(Instant::now()) {
+            return;
+        }
+        self.replica.outcomes.count(Outcome::HungUp);
+        if self.stream && self.meter.was_abandoned(Instant::now()) {
             self.replica.request_failed();
         }
     }

@@ -20,6 +20,9 @@ use std::{path::PathBuf, process::ExitStatus, sync::Arc, time::Duration};
 use tokio::{sync::Mutex, time::Instant};
 use tokio_util::sync::CancellationToken;
 
+/// What an engine gets that hangs to end by itself.
+const HUNG: Duration = Duration::from_secs(5);
+
 /// Keeps the engine of `replica` running until `shutdown`, then ends it. `directory` holds its log and pid file.
 pub(crate) async fn supervise(
     replica: Arc<Replica>,
@@ -43,7 +46,7 @@ pub(crate) async fn supervise(
             },
             Err(error) => error,
         };
-        replica.process_ended();
+        replica.process_ended(&exit);
         pid_file.remove();
         let delay = backoff.ended(started.elapsed(), &mut rng);
         replica.output.push(&format!("[dunlin] engine ended: {exit}; next start in {:.1} s", delay.as_secs_f64()));
@@ -96,8 +99,14 @@ fn launch(
 
 /// How the engine ended by itself; `None` when it was told to.
 async fn watch(replica: &Arc<Replica>, mut child: Child, shutdown: &CancellationToken) -> Option<String> {
+    replica.forget_restart();
     let ended = tokio::select! {
         ended = child.ended() => ended,
+        why = replica.restart_ordered() => {
+            let drain = replica.runtime().drain.clone();
+            child.stop(drain.signal, HUNG.min(Duration::from_secs(drain.grace_s))).await;
+            return Some(why);
+        }
         () = shutdown.cancelled() => {
             let drain = replica.runtime().drain.clone();
             child.stop(drain.signal, Duration::from_secs(drain.grace_s)).await;

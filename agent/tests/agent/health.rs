@@ -1,4 +1,5 @@
-use crate::support::{demo, eventually, script, signal, start};
+use crate::support::{demo, eventually, script, signal, start, whole};
+use dunlin_agent::{EngineConfig, Patience};
 use dunlin_protocol::announcement::ReplicaState;
 use rustix::process::Signal;
 use serde_json::json;
@@ -14,7 +15,7 @@ async fn an_engine_whose_requests_fail_leaves_and_comes_back() {
     for _ in 0..3 {
         assert_eq!(running.chat("demo", body.clone()).await.status, 500);
     }
-    eventually("out", || running.engine(0).state == ReplicaState::Starting).await;
+    eventually("out", || running.engine(0).state == ReplicaState::Unhealthy).await;
     assert!(running.engine(0).reason.unwrap().contains("requests fail"));
     running.tell(0, "/demo/faults", json!({})).await;
     running.ready(0).await;
@@ -50,7 +51,7 @@ async fn slow_is_not_dead() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     reading.abort();
-    eventually("out when idle", || running.engine(0).state == ReplicaState::Starting).await;
+    eventually("out when idle", || running.engine(0).state == ReplicaState::Unhealthy).await;
     running.stop().await;
 }
 
@@ -90,6 +91,36 @@ async fn a_frozen_engine_leaves() {
     signal(pid, Signal::CONT);
     running.ready(0).await;
     assert_eq!(running.engine(0).restarts, 0);
+    running.stop().await;
+}
+
+/// It lives and does nothing any more: its supervisor starts another one, and says why.
+#[tokio::test]
+async fn a_launched_engine_that_hangs_is_started_again() {
+    let patience = Patience { hang: Some(Duration::from_millis(500)), ..Patience::default() };
+    let running = start(vec![EngineConfig { patience, ..script("") }]).await;
+    let pid = running.ready(0).await.process.unwrap().pid().unwrap();
+    signal(pid, Signal::STOP);
+    let started = std::time::Instant::now();
+    // Three missed probes, and a trial that nobody answers.
+    while running.engine(0).restarts == 0 {
+        assert!(started.elapsed() < Duration::from_secs(60), "{:?}", running.engine(0));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let again = running.ready(0).await;
+    assert_ne!(again.process.unwrap().pid().unwrap(), pid);
+    let output = whole(running.get("/mesh/logs").await).await.body;
+    assert!(output.contains("it hangs"), "{output}");
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn an_engine_that_is_never_ready_is_started_again_after_its_deadline() {
+    let patience = Patience { start: Some(Duration::from_millis(500)), ..Patience::default() };
+    let running = start(vec![EngineConfig { patience, ..script("--load-s 600") }]).await;
+    eventually("started again", || running.engine(0).restarts > 0).await;
+    let output = whole(running.get("/mesh/logs").await).await.body;
+    assert!(output.contains("not ready"), "{output}");
     running.stop().await;
 }
 

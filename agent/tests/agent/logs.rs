@@ -1,4 +1,4 @@
-use crate::support::{script, start, whole};
+use crate::support::{demo, script, start, whole};
 use dunlin_agent::{EngineConfig, Source};
 use http_body_util::BodyExt;
 use std::time::Duration;
@@ -40,5 +40,15 @@ async fn an_attached_engine_has_no_output_here() {
     let answer = whole(running.get("/mesh/logs").await).await;
     assert_eq!(answer.status, 404);
     assert!(answer.json()["error"]["message"].as_str().unwrap().contains("not launched by its agent"));
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn the_built_in_engines_output_is_the_agents_own() {
+    let running = start(vec![demo(|_| ())]).await;
+    let answer = whole(running.get("/mesh/logs").await).await;
+    assert_eq!(answer.status, 404);
+    let said = answer.json()["error"]["message"].as_str().unwrap().to_owned();
+    assert!(said.contains("built-in demo engine") && said.contains("dunlin up"), "{said}");
     running.stop().await;
 }

@@ -60,12 +60,12 @@ async fn what_is_not_registered_is_refused() {
     let other = running.chat("another", json!({})).await;
     assert_eq!(
         (other.status.as_u16(), other.header(FAULT), other.header(RETRY_SAFE)),
-        (404, Some("agent"), Some("yes"))
+        (404, Some("not-served"), Some("yes"))
     );
     assert_eq!(other.json()["error"]["code"], "model_not_found");
     let request = running.request(7, "tiny", "/v1/chat/completions", &json!({}));
     let nobody = whole(running.send(request).await.unwrap()).await;
-    assert_eq!((nobody.status.as_u16(), nobody.header(FAULT)), (404, Some("agent")));
+    assert_eq!((nobody.status.as_u16(), nobody.header(FAULT)), (404, Some("not-served")));
     let mut request = running.request(0, "tiny", "/v1/chat/completions", &json!({}));
     request.headers_mut().remove(dunlin_protocol::hop::MODEL);
     assert_eq!(running.send(request).await.unwrap().status(), 400);

@@ -65,6 +65,8 @@ pub struct ModelInfo {
     pub replicas: usize,
     /// Of these, ready and connected.
     pub ready: usize,
+    /// Of the others, those whose engine served and fails now.
+    pub unhealthy: usize,
     /// Slots of the ready ones.
     pub slots: u32,
     /// Requests that they have now, as reported last.
@@ -139,8 +141,11 @@ async fn peers(State(handle): State<Handle>) -> Json<Vec<PeerInfo>> {
 }
 
 async fn models(State(handle): State<Handle>) -> Json<Vec<ModelInfo>> {
-    // A node that is no proxy does not keep looking for agents; without an answer it shows what it knows.
-    let _ = handle.look_up(Topic::Role(Role::Agent)).await;
+    // A proxy looks for agents all the time; what it knows is what there is. Without an answer, any node shows what it knows.
+    let looks = handle.0.roles.contains(Role::Proxy);
+    if !looks || handle.directory().read(|directory| directory.all_replicas().next().is_none()) {
+        let _ = handle.look_up(Topic::Role(Role::Agent)).await;
+    }
     Json(handle.directory().read(|directory| {
         let mut infos: BTreeMap<ModelId, ModelInfo> = BTreeMap::new();
         for replica in directory.all_replicas() {
@@ -155,6 +160,7 @@ async fn models(State(handle): State<Handle>) -> Json<Vec<ModelInfo>> {
                 {
                     info.runtimes.push(runtime.clone());
                 }
+                info.unhealthy += usize::from(replica.state == ReplicaState::Unhealthy);
                 if usable {
                     info.ready += 1;
                     info.slots += u32::from(replica.slots);
@@ -168,7 +174,7 @@ async fn models(State(handle): State<Handle>) -> Json<Vec<ModelInfo>> {
 
 impl ModelInfo {
     fn new(model: ModelId) -> Self {
-        Self { model, parent: None, runtimes: Vec::new(), replicas: 0, ready: 0, slots: 0, in_flight: 0 }
+        Self { model, parent: None, runtimes: Vec::new(), replicas: 0, ready: 0, unhealthy: 0, slots: 0, in_flight: 0 }
     }
 }
 

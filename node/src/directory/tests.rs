@@ -331,11 +331,12 @@ fn any_statement() -> impl Strategy<Value = Event> {
         let topic = |n: u64| Topic::Model(model(["a", "b", "c"][usize::try_from(n % 3).unwrap()]));
         match kind {
             0 | 1 => {
-                let states = [ReplicaState::Starting, ReplicaState::Ready, ReplicaState::Draining, ReplicaState::Gone];
+                use ReplicaState::{Draining, Gone, Ready, Starting, Unhealthy};
+                let states = [Starting, Ready, Draining, Gone, Unhealthy];
                 Event::Announcement(Announcement {
                     replica,
                     version,
-                    state: states[usize::try_from(pick % 4).unwrap()],
+                    state: states[usize::try_from(pick % 5).unwrap()],
                     runtime: RuntimeName::new("demo").unwrap(),
                     continuation: Continuation::None,
                     slots: u16::try_from(pick % 9).unwrap(),

@@ -119,6 +119,7 @@ pub(crate) fn announcement() -> impl Strategy<Value = (u8, Announcement)> {
         ReplicaState::Ready,
         ReplicaState::Draining,
         ReplicaState::Gone,
+        ReplicaState::Unhealthy,
     ]);
     let head = (any::<u8>(), any::<u16>(), version(), state, runtime(), continuation(), any::<u16>());
     (head, vec(served_model(), 0..8)).prop_map(

@@ -40,7 +40,7 @@ fn logs_are_for_those_who_operate() {
 
 #[test]
 fn faults_are_their_words() {
-    for fault in [Fault::Engine, Fault::Agent, Fault::Full, Fault::Draining] {
+    for fault in Fault::ALL {
         assert_eq!(fault.to_string().parse::<Fault>().unwrap(), fault);
     }
     assert!("quantum".parse::<Fault>().is_err());

@@ -109,7 +109,7 @@ impl Dispatcher {
             }
         })?;
         self.take_load(replica.peer, answer.headers());
-        if let Some(refused) = refusal(answer.status(), answer.headers()) {
+        if let Some(refused) = refusal(answer.headers()) {
             return Err(refused);
         }
         let first = first_piece(answer.body_mut()).await?;
@@ -174,23 +174,21 @@ fn request(ask: &Ask, replica: ReplicaId) -> Request<Body> {
     request
 }
 
-/// What an agent says when it is not the engine that answers. The status is then the agent's own word too.
-fn refusal(status: StatusCode, headers: &HeaderMap) -> Option<Refused> {
+/// What an agent says when it is not the engine that answers. Agents take this header off what their engines say.
+fn refusal(headers: &HeaderMap) -> Option<Refused> {
     let said = headers.get(hop::FAULT)?;
     let retry_is_safe = headers.get(hop::RETRY_SAFE).is_some_and(|value| value == "yes");
+    let failed = |cause| if retry_is_safe { Refused::Untouched(cause) } else { Refused::Failed(cause) };
     Some(match said.to_str().ok().and_then(|fault| fault.parse().ok()) {
         Some(Fault::Full) => Refused::Full,
         Some(Fault::Draining) => Refused::Draining,
-        // It waited for its engine in vain, which may be at work still.
-        Some(Fault::Engine) if !retry_is_safe && status == StatusCode::GATEWAY_TIMEOUT => {
-            Refused::Failed(Cause::Timeout)
-        }
-        Some(Fault::Engine) if retry_is_safe => Refused::Untouched(Cause::Engine),
-        Some(Fault::Engine) => Refused::Failed(Cause::Engine),
-        Some(Fault::Agent) if status == StatusCode::NOT_FOUND => Refused::Untouched(Cause::NotServed),
-        Some(Fault::Agent) if retry_is_safe => Refused::Untouched(Cause::Agent),
+        // The engine may be at work still.
+        Some(Fault::Silent) => Refused::Failed(Cause::Timeout),
+        Some(Fault::NotServed) => Refused::Untouched(Cause::NotServed),
+        Some(Fault::Engine) => failed(Cause::Engine),
+        Some(Fault::Agent) => failed(Cause::Agent),
         // A fault that only a newer agent knows is at least not the engine's answer.
-        Some(Fault::Agent) | None => Refused::Failed(Cause::Agent),
+        None => Refused::Failed(Cause::Agent),
     })
 }
 

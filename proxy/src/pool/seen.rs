@@ -29,7 +29,8 @@ impl Seen {
             }
             match replica.state {
                 ReplicaState::Ready => seen.ready.push(candidate(replica)),
-                ReplicaState::Starting => seen.starting = true,
+                // What fails now may be well again, or be started again, within a request's patience.
+                ReplicaState::Starting | ReplicaState::Unhealthy => seen.starting = true,
                 ReplicaState::Draining | ReplicaState::Gone => {}
             }
         }

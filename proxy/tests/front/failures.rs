@@ -157,7 +157,7 @@ async fn a_replica_that_lacks_one_model_serves_the_others() {
     let mesh = Mesh::new().await;
     let (lacks, has) = (Engine::saying("{}"), Engine::saying("{}"));
     let lacking = mesh.agent(&["m", "n"], 64, &lacks).await;
-    lacks.play(Play::RefuseAs(Fault::Agent, StatusCode::NOT_FOUND, "yes"));
+    lacks.play(Play::RefuseAs(Fault::NotServed, StatusCode::SERVICE_UNAVAILABLE, "yes"));
     // Alone, it is asked once per request, and the client may come back.
     let alone = mesh.client().chat("m").await;
     assert_eq!((alone.status, alone.code().as_str()), (StatusCode::SERVICE_UNAVAILABLE, "replicas_failed"));
@@ -180,7 +180,7 @@ async fn a_replica_that_lacks_one_model_serves_the_others() {
 #[tokio::test]
 async fn an_engine_that_was_silent_is_not_asked_again_at_once() {
     let mesh = Mesh::new().await;
-    let engine = Engine::new(Play::RefuseAs(Fault::Engine, StatusCode::GATEWAY_TIMEOUT, "no"));
+    let engine = Engine::new(Play::RefuseAs(Fault::Silent, StatusCode::BAD_GATEWAY, "no"));
     let _agent = mesh.agent(&["m"], 64, &engine).await;
     let answer = mesh.client().chat("m").await;
     assert_eq!((answer.status, answer.code().as_str()), (StatusCode::GATEWAY_TIMEOUT, "replica_timeout"));
@@ -191,6 +191,27 @@ async fn an_engine_that_was_silent_is_not_asked_again_at_once() {
         assert_eq!(mesh.client().chat("m").await.status, StatusCode::OK);
     }
     assert!(mesh.metric("dunlin_proxy_retries_total{cause=\"timeout\"").await >= 1.0);
+}
+
+/// What an agent says is in a header that no engine can set; a status is the engine's, or some client's doing.
+#[tokio::test]
+async fn a_status_is_not_taken_for_the_agents_word() {
+    let mesh = Mesh::new().await;
+    let engine = Engine::saying("{}");
+    let _agent = mesh.agent(&["m"], 64, &engine).await;
+    // The engine's own 404 is the client's answer, and nobody remembers that the replica lacks the model.
+    engine.play(Play::Say(StatusCode::NOT_FOUND, "application/json", Bytes::from_static(b"{\"engine\":\"words\"}")));
+    for _ in 0..3 {
+        let answer = mesh.client().chat("m").await;
+        assert_eq!((answer.status, answer.text().as_str()), (StatusCode::NOT_FOUND, "{\"engine\":\"words\"}"));
+    }
+    // An agent's failure with the status of another refusal is that failure.
+    for (status, retry_safe) in [(StatusCode::NOT_FOUND, "no"), (StatusCode::GATEWAY_TIMEOUT, "no")] {
+        engine.play(Play::RefuseAs(Fault::Agent, status, retry_safe));
+        let answer = mesh.client().chat("m").await;
+        assert_eq!((answer.status, answer.code().as_str()), (StatusCode::BAD_GATEWAY, "replicas_failed"));
+        assert!(answer.text().contains("refused the request"), "{}", answer.text());
+    }
 }
 
 #[tokio::test]
