@@ -1,13 +1,16 @@
 //! The command line as clap reads it. Dumb on purpose: nothing here is checked beyond its syntax, and nothing else
 //! reads flags or environment. [`crate::settings`] joins it with the configuration file.
 
+pub(crate) mod values;
+
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use dunlin_protocol::{
-    id::{ModelId, Name, PeerId, Role, RuntimeName},
+    id::{ModelId, Name, Role, RuntimeName},
     pattern::Pattern,
 };
 use libp2p::Multiaddr;
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use values::{duration, multiaddr, role, seconds, seconds_or_never, socket_address, worker_threads};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -27,20 +30,29 @@ pub(crate) struct Args {
     /// State directory: keys, certificates, known peers [default: ~/.local/share/dunlin, or $XDG_DATA_HOME/dunlin]
     #[arg(long, global = true, env = "DUNLIN_HOME", value_name = "DIR")]
     pub(crate) home: Option<PathBuf>,
-    /// How listings are printed
-    #[arg(long, global = true, env = "DUNLIN_OUTPUT", value_enum, default_value_t = Output::Human)]
-    pub(crate) output: Output,
-    /// Threads of a node
-    #[arg(long, global = true, env = "DUNLIN_WORKER_THREADS", default_value_t = 1, value_parser = worker_threads, hide_short_help = true)]
-    pub(crate) worker_threads: usize,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
-fn worker_threads(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(threads @ 1..=256) => Ok(threads),
-        _ => Err("a number from 1 to 256".to_owned()),
+/// What every listing takes.
+#[derive(ClapArgs)]
+pub(crate) struct ListingArgs {
+    /// How the listing is printed
+    #[arg(long, env = "DUNLIN_OUTPUT", value_enum, default_value_t = Output::Human)]
+    pub(crate) output: Output,
+}
+
+/// What every process that goes on takes.
+#[derive(ClapArgs)]
+pub(crate) struct ThreadArgs {
+    /// Threads of the process
+    #[arg(long, env = "DUNLIN_WORKER_THREADS", default_value_t = 1, value_parser = worker_threads, hide_short_help = true)]
+    pub(crate) worker_threads: usize,
+}
+
+impl Default for ThreadArgs {
+    fn default() -> Self {
+        Self { worker_threads: 1 }
     }
 }
 
@@ -89,8 +101,8 @@ Examples:
     },
     /// End a membership everywhere
     Revoke {
-        /// Peer id, as `dunlin peers` shows it
-        peer: PeerId,
+        /// Peer id or name, as `dunlin peers` shows them
+        peer: String,
     },
     /// Run beside engines, without an endpoint
     #[command(after_help = "\
@@ -108,11 +120,11 @@ Examples:
     #[command(after_help = "Example:\n  dunlin demo-engine --http 127.0.0.1:8000 --tokens-per-second 50 --slots 4")]
     DemoEngine(DemoEngineArgs),
     /// List the members that this node knows
-    Peers,
+    Peers(ListingArgs),
     /// List the models that the mesh serves
-    Models,
+    Models(ListingArgs),
     /// Show this machine's node
-    Status,
+    Status(ListingArgs),
     /// Talk to a model
     #[command(after_help = "\
 Examples:
@@ -129,13 +141,20 @@ Examples:
         command: KeysCommand,
     },
     /// Look for what is wrong and say what to do
-    Doctor,
+    Doctor(ListingArgs),
 }
 
 impl Command {
-    /// Whether the command goes on until it is told to stop.
-    pub(crate) fn is_service(&self) -> bool {
-        matches!(self, Self::Up(_) | Self::Agent(_) | Self::Proxy(_) | Self::Relay(_) | Self::DemoEngine(_))
+    /// Of a command that goes on until it is told to stop: its threads.
+    pub(crate) fn service(&self) -> Option<&ThreadArgs> {
+        match self {
+            Self::Up(args) => Some(&args.node.threads),
+            Self::Agent(args) => Some(&args.node.threads),
+            Self::Proxy(args) => Some(&args.node.threads),
+            Self::Relay(args) => Some(&args.node.threads),
+            Self::DemoEngine(args) => Some(&args.threads),
+            _ => None,
+        }
     }
 }
 
@@ -147,17 +166,21 @@ pub(crate) enum MeshCommand {
         #[arg(long, env = "DUNLIN_NAME")]
         name: Option<Name>,
         /// Role of this machine, repeatable [default: agent and proxy]
-        #[arg(long = "role", value_name = "ROLE", value_delimiter = ',')]
+        #[arg(long = "role", value_name = "ROLE", value_delimiter = ',', value_parser = role())]
         roles: Vec<Role>,
+        #[command(flatten)]
+        listing: ListingArgs,
     },
     /// Change what this machine may do, where the mesh key lies; used from its next start on
     Roles {
         /// All roles that it is to have, e.g. agent,proxy,relay
-        #[arg(value_name = "ROLE", value_delimiter = ',', required = true)]
+        #[arg(value_name = "ROLE", value_delimiter = ',', required = true, value_parser = role())]
         roles: Vec<Role>,
+        #[command(flatten)]
+        listing: ListingArgs,
     },
     /// Show the mesh id and this machine's certificate
-    Show,
+    Show(ListingArgs),
 }
 
 #[derive(Subcommand)]
@@ -169,7 +192,7 @@ pub(crate) enum KeysCommand {
         name: Name,
     },
     /// List the keys, never their secrets
-    List,
+    List(ListingArgs),
     /// Refuse a key from now on
     Revoke {
         /// The id that `dunlin keys list` shows
@@ -184,13 +207,13 @@ pub(crate) struct NodeArgs {
     #[arg(long, env = "DUNLIN_CONFIG", value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// Address for other members, repeatable [default: port 4480, TCP and UDP, IPv4 and IPv6]
-    #[arg(long, env = "DUNLIN_LISTEN", value_name = "MULTIADDR", value_delimiter = ',')]
+    #[arg(long, env = "DUNLIN_LISTEN", value_name = "MULTIADDR", value_delimiter = ',', value_parser = multiaddr)]
     pub(crate) listen: Vec<Multiaddr>,
     /// Address under which other members reach this node, where it can't know it itself, repeatable
-    #[arg(long, env = "DUNLIN_EXTERNAL", value_name = "MULTIADDR", value_delimiter = ',')]
+    #[arg(long, env = "DUNLIN_EXTERNAL", value_name = "MULTIADDR", value_delimiter = ',', value_parser = multiaddr)]
     pub(crate) external: Vec<Multiaddr>,
     /// Member to connect to at start (with /p2p/PEER), repeatable; the one that invited this machine is known anyway
-    #[arg(long, env = "DUNLIN_PEER", value_name = "MULTIADDR", value_delimiter = ',')]
+    #[arg(long, env = "DUNLIN_PEER", value_name = "MULTIADDR", value_delimiter = ',', value_parser = multiaddr)]
     pub(crate) peer: Vec<Multiaddr>,
     /// What other members see in `dunlin peers`
     #[arg(long, env = "DUNLIN_NAME")]
@@ -198,6 +221,8 @@ pub(crate) struct NodeArgs {
     /// Don't look for members on the local network
     #[arg(long, env = "DUNLIN_NO_MDNS")]
     pub(crate) no_mdns: bool,
+    #[command(flatten)]
+    pub(crate) threads: ThreadArgs,
 }
 
 /// Which engines an agent answers for.
@@ -218,6 +243,16 @@ pub(crate) struct EngineArgs {
     /// Start the engine as a child process; what follows `--` is passed to it
     #[arg(long, value_name = "RUNTIME")]
     pub(crate) launch: Option<RuntimeName>,
+    /// Also serve Prometheus metrics of the engines there, at /metrics [default: nowhere]
+    #[arg(long, env = "DUNLIN_METRICS_HTTP", value_name = "ADDR:PORT", value_parser = socket_address)]
+    pub(crate) metrics_http: Option<SocketAddr>,
+    /// Restart the launched engine when it was ready and nothing has come from it for so long, seconds; 0: never
+    /// [default: 300]
+    #[arg(long, env = "DUNLIN_HANG_TIMEOUT", value_name = "SECONDS", value_parser = seconds_or_never, hide_short_help = true)]
+    pub(crate) hang_timeout: Option<Duration>,
+    /// Restart the launched engine when it is not ready so long after its start, seconds; 0: never [default: 3600]
+    #[arg(long, env = "DUNLIN_START_TIMEOUT", value_name = "SECONDS", value_parser = seconds_or_never, hide_short_help = true)]
+    pub(crate) start_timeout: Option<Duration>,
     /// Arguments of the launched engine
     #[arg(last = true, requires = "launch", value_name = "ARGS")]
     pub(crate) launch_args: Vec<String>,
@@ -227,7 +262,7 @@ pub(crate) struct EngineArgs {
 #[derive(ClapArgs, Default)]
 pub(crate) struct EndpointArgs {
     /// Address of the OpenAI-compatible endpoint [default: 127.0.0.1:8480]
-    #[arg(long, env = "DUNLIN_HTTP", value_name = "ADDR:PORT")]
+    #[arg(long, env = "DUNLIN_HTTP", value_name = "ADDR:PORT", value_parser = socket_address)]
     pub(crate) http: Option<SocketAddr>,
     /// Ask for no key; only requests whose Host and Origin are this machine are taken then
     #[arg(long, env = "DUNLIN_NO_AUTH")]
@@ -272,7 +307,7 @@ pub(crate) struct RelayArgs {
 #[derive(ClapArgs)]
 pub(crate) struct InviteArgs {
     /// Role of the new member, repeatable [default: agent and proxy]
-    #[arg(long = "role", value_name = "ROLE", value_delimiter = ',')]
+    #[arg(long = "role", value_name = "ROLE", value_delimiter = ',', value_parser = role())]
     pub(crate) roles: Vec<Role>,
     /// Models that the new member may serve, repeatable; `*` matches anything [default: all]
     #[arg(long = "model", value_name = "PATTERN", value_delimiter = ',')]
@@ -284,7 +319,7 @@ pub(crate) struct InviteArgs {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) uses: u32,
     /// Make the token without a running node, for a node that will listen here, repeatable
-    #[arg(long, value_name = "MULTIADDR", value_delimiter = ',')]
+    #[arg(long, value_name = "MULTIADDR", value_delimiter = ',', value_parser = multiaddr)]
     pub(crate) address: Vec<Multiaddr>,
 }
 
@@ -307,7 +342,7 @@ pub(crate) struct ChatArgs {
 
 #[derive(ClapArgs)]
 pub(crate) struct LogsArgs {
-    /// A model id, or a peer id as `dunlin peers` shows it
+    /// A model id, or a peer's id or name as `dunlin peers` shows them
     pub(crate) target: String,
     /// Go on as more is written
     #[arg(short, long)]
@@ -320,7 +355,7 @@ pub(crate) struct LogsArgs {
 #[derive(ClapArgs)]
 pub(crate) struct DemoEngineArgs {
     /// Address of its HTTP server
-    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:8000")]
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:8000", value_parser = socket_address)]
     pub(crate) http: SocketAddr,
     /// Model name, repeatable
     #[arg(long = "model", value_name = "MODEL", default_value = "demo", value_delimiter = ',')]
@@ -376,30 +411,8 @@ pub(crate) struct DemoEngineArgs {
     /// Show the last request at GET /demo/last
     #[arg(long, hide_short_help = true)]
     pub(crate) record: bool,
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    match text.parse::<f64>() {
-        Ok(value) if value > 0.0 && value <= 86_400.0 => Ok(Duration::from_secs_f64(value)),
-        _ => Err("a number of seconds above 0, up to 86400".to_owned()),
-    }
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
-    const HELP: &str = "a number and a unit: 90s, 30m, 24h, 7d";
-    let (number, unit) = text.split_at(text.trim_end_matches(char::is_alphabetic).len());
-    let number: u64 = number.parse().map_err(|_| HELP.to_owned())?;
-    let unit = match unit {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3_600,
-        "d" => 86_400,
-        _ => return Err(HELP.to_owned()),
-    };
-    match number.checked_mul(unit) {
-        Some(seconds) if (1..=366 * 86_400).contains(&seconds) => Ok(Duration::from_secs(seconds)),
-        _ => Err("from 1s to 366d".to_owned()),
-    }
+    #[command(flatten)]
+    pub(crate) threads: ThreadArgs,
 }
 
 #[cfg(test)]
@@ -413,19 +426,33 @@ mod tests {
     }
 
     #[test]
-    fn durations_have_units() {
-        assert_eq!(duration("90s"), Ok(Duration::from_secs(90)));
-        assert_eq!(duration("7d"), Ok(Duration::from_secs(604_800)));
-        for bad in ["", "5", "h", "-1h", "1y", "0s", "99999999999999999999d", "18446744073709551615d"] {
-            assert!(duration(bad).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
     fn arguments_of_a_launched_engine_are_passed_on() {
         let args = Args::parse_from(["dunlin", "agent", "--launch", "llamacpp", "--", "-m", "x.gguf", "--alias", "y"]);
         let Command::Agent(agent) = args.command else { panic!("agent") };
         assert_eq!(agent.engines.launch_args, ["-m", "x.gguf", "--alias", "y"]);
         assert!(Args::try_parse_from(["dunlin", "agent", "--", "-m"]).is_err(), "without --launch they mean nothing");
+    }
+
+    /// What a command does not heed is neither shown in its help nor taken.
+    #[test]
+    fn flags_stand_where_they_do_something() {
+        let takes = |args: &[&str]| Args::try_parse_from([&["dunlin"], args].concat()).is_ok();
+        for listing in [&["peers"][..], &["models"], &["status"], &["doctor"], &["keys", "list"], &["mesh", "show"]] {
+            assert!(takes(&[listing, &["--output", "json"]].concat()), "{listing:?}");
+            assert!(!takes(&[listing, &["--worker-threads", "2"]].concat()), "{listing:?}");
+        }
+        for service in ["up", "agent", "proxy", "relay", "demo-engine"] {
+            assert!(takes(&[service, "--worker-threads", "2"]), "{service}");
+            assert!(!takes(&[service, "--output", "json"]), "{service}");
+        }
+    }
+
+    #[test]
+    fn roles_that_nobody_plays_yet_are_not_offered() {
+        let error = Args::try_parse_from(["dunlin", "invite", "--role", "orchestrator"]).err().unwrap().to_string();
+        assert!(error.contains("agent, proxy, relay"), "{error}");
+        let args = Args::parse_from(["dunlin", "invite", "--role", "agent,relay"]);
+        let Command::Invite(invite) = args.command else { panic!("invite") };
+        assert_eq!(invite.roles, [Role::Agent, Role::Relay]);
     }
 }

@@ -18,6 +18,7 @@ mod revoke;
 mod service;
 mod status;
 mod up;
+mod who;
 
 use crate::{
     args::{Args, Command},
@@ -31,24 +32,24 @@ use std::path::Path;
 /// Runs the command that was chosen.
 pub(crate) async fn run(args: Args) -> Result<()> {
     let home = settings::home(args.home.as_deref())?;
-    let (home, output) = (home.as_path(), args.output);
+    let home = home.as_path();
     match args.command {
         Command::Up(args) => up::run(args, home).await,
-        Command::Mesh { command } => mesh::run(command, home, output).await,
+        Command::Mesh { command } => mesh::run(command, home).await,
         Command::Invite(args) => invite::run(args, home).await,
         Command::Join { token, name } => join::run(&token, name, home).await,
-        Command::Revoke { peer } => revoke::run(peer, home).await,
+        Command::Revoke { peer } => revoke::run(&peer, home).await,
         Command::Agent(args) => agent::run(args, home).await,
         Command::Proxy(args) => proxy::run(args, home).await,
         Command::Relay(args) => relay::run(args, home).await,
         Command::DemoEngine(args) => demo_engine::run(args).await,
-        Command::Peers => peers::run(home, output).await,
-        Command::Models => models::run(home, output).await,
-        Command::Status => status::run(home, output).await,
+        Command::Peers(listing) => peers::run(home, listing.output).await,
+        Command::Models(listing) => models::run(home, listing.output).await,
+        Command::Status(listing) => status::run(home, listing.output).await,
         Command::Chat(args) => chat::run(args, home).await,
         Command::Logs(args) => logs::run(args, home).await,
-        Command::Keys { command } => keys::run(command, home, output).await,
-        Command::Doctor => doctor::run(home, output).await,
+        Command::Keys { command } => keys::run(command, home).await,
+        Command::Doctor(listing) => doctor::run(home, listing.output).await,
     }
 }
 

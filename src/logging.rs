@@ -3,14 +3,79 @@
 use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
 
-/// Starts logging to standard error. A service says what it does; a short command speaks only when something is wrong.
+/// A short command speaks only when something is wrong.
+const COMMAND: &str = "error";
+/// A service says in its log what it does.
+const SERVICE: &str = "info,libp2p=error,multistream_select=warn,quinn=warn";
+/// On a terminal it has printed its addresses already: what a person wants to see there is how the engines fare, who joins,
+/// and what goes wrong.
+const SERVICE_ON_TERMINAL: &str =
+    "warn,dunlin=info,dunlin_agent=info,dunlin_node=warn,dunlin_node::admission=info,dunlin_proxy=warn,libp2p=error";
+
+/// Starts logging to standard error.
 pub(crate) fn start(service: bool) {
-    let usual = if service { "info,libp2p=error,multistream_select=warn,quinn=warn" } else { "error" };
+    let terminal = std::io::stderr().is_terminal();
+    let usual = match (service, terminal) {
+        (false, _) => COMMAND,
+        (true, false) => SERVICE,
+        (true, true) => SERVICE_ON_TERMINAL,
+    };
     let filter = EnvFilter::try_from_env("DUNLIN_LOG").unwrap_or_else(|_| EnvFilter::new(usual));
     let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    if std::io::stderr().is_terminal() {
+    if terminal {
         subscriber.with_target(false).compact().init();
     } else {
         subscriber.json().flatten_event(true).init();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{
+        io::Write,
+        sync::{Arc, Mutex},
+    };
+
+    #[derive(Clone, Default)]
+    struct Written(Arc<Mutex<Vec<u8>>>);
+    impl Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn shown(filter: &str) -> Vec<String> {
+        let written = Written::default();
+        let writer = written.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_env_filter(EnvFilter::new(filter))
+            .with_writer(move || writer.clone())
+            .without_time()
+            .with_level(false)
+            .with_target(false)
+            .with_ansi(false)
+            .finish();
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::info!(target: "dunlin::signals", "ending");
+            tracing::info!(target: "dunlin_agent::replica::report", "engine ready");
+            tracing::info!(target: "dunlin_node::admission", "joined");
+            tracing::info!(target: "dunlin_node::events::connection", "listening");
+            tracing::info!(target: "dunlin_proxy::proxy", "endpoint open");
+            tracing::warn!(target: "dunlin_node::events::connection", "clock");
+            tracing::warn!(target: "libp2p_swarm", "inner matters");
+        });
+        let bytes = written.0.lock().unwrap().clone();
+        String::from_utf8(bytes).unwrap().lines().map(|line| line.trim().to_owned()).collect()
+    }
+
+    #[test]
+    fn a_terminal_shows_what_a_person_cares_about() {
+        assert_eq!(shown(SERVICE_ON_TERMINAL), ["ending", "engine ready", "joined", "clock"]);
+        assert_eq!(shown(SERVICE).len(), 6);
+        assert_eq!(shown(COMMAND).len(), 0);
     }
 }

@@ -20,8 +20,11 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     let args = args::Args::parse();
-    logging::start(args.command.is_service());
-    match runtime(&args).and_then(|runtime| runtime.block_on(commands::run(args))) {
+    let service = args.command.service();
+    logging::start(service.is_some());
+    match runtime(service.map_or(1, |service| service.worker_threads))
+        .and_then(|runtime| runtime.block_on(commands::run(args)))
+    {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => exit::report(&error),
     }
@@ -29,8 +32,8 @@ fn main() -> ExitCode {
 
 /// One thread carries a node unless told otherwise: waking tasks across threads costs a stream 25 to 40 % of its CPU
 /// time (docs/benchmarks.md), and what a node does between two packets is short.
-fn runtime(args: &args::Args) -> anyhow::Result<tokio::runtime::Runtime> {
-    let mut builder = match args.worker_threads {
+fn runtime(threads: usize) -> anyhow::Result<tokio::runtime::Runtime> {
+    let mut builder = match threads {
         1 => tokio::runtime::Builder::new_current_thread(),
         threads => {
             let mut builder = tokio::runtime::Builder::new_multi_thread();

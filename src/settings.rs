@@ -1,12 +1,13 @@
 //! One path of configuration: flags and environment ([`crate::args`]) before the file, the file before the defaults,
 //! all checked here, once. Nothing else reads the file.
 
-use crate::args::{EndpointArgs, EngineArgs, NodeArgs};
+use crate::args::{EndpointArgs, EngineArgs, NodeArgs, values};
 use crate::exit::Failure;
 use anyhow::{Context, Result, bail};
+use dunlin_agent::Patience;
 use dunlin_protocol::id::{ModelId, Name, RuntimeName};
 use libp2p::{Multiaddr, multiaddr::Protocol};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer, de::Error as _};
 use std::{
     net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener},
     path::{Path, PathBuf},
@@ -28,10 +29,15 @@ const MAX_ENGINES: usize = 64;
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct File {
     name: Option<Name>,
+    #[serde(deserialize_with = "multiaddrs")]
     listen: Option<Vec<Multiaddr>>,
+    #[serde(deserialize_with = "multiaddrs")]
     external: Option<Vec<Multiaddr>>,
+    #[serde(deserialize_with = "multiaddrs")]
     peers: Option<Vec<Multiaddr>>,
     mdns: Option<bool>,
+    #[serde(deserialize_with = "socket_address")]
+    metrics_http: Option<SocketAddr>,
     endpoint: EndpointFile,
     engines: Vec<EngineFile>,
 }
@@ -39,6 +45,7 @@ pub(crate) struct File {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct EndpointFile {
+    #[serde(deserialize_with = "socket_address")]
     http: Option<SocketAddr>,
     auth: Option<bool>,
     first_byte_timeout_seconds: Option<f64>,
@@ -53,6 +60,20 @@ struct EngineFile {
     runtime: Option<RuntimeName>,
     models: Vec<ModelId>,
     slots: Option<u16>,
+    hang_timeout_seconds: Option<f64>,
+    start_timeout_seconds: Option<f64>,
+}
+
+/// Addresses as the flags take them, with the same words about wrong ones.
+fn multiaddrs<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<Multiaddr>>, D::Error> {
+    let texts = Vec::<String>::deserialize(deserializer)?;
+    let addresses = texts.iter().map(|text| values::multiaddr(text).map_err(|said| format!("{text:?}: {said}")));
+    addresses.collect::<Result<_, _>>().map(Some).map_err(D::Error::custom)
+}
+
+fn socket_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    values::socket_address(&text).map(Some).map_err(D::Error::custom)
 }
 
 impl File {
@@ -95,7 +116,10 @@ impl NodeSettings {
         }
         let peers = pick(&args.peer, &file.peers);
         if let Some(address) = peers.iter().find(|a| !matches!(a.iter().last(), Some(Protocol::P2p(_)))) {
-            bail!(Failure::Usage(format!("peer address {address} has to end with /p2p/PEER_ID")));
+            bail!(Failure::Usage(format!(
+                "peer address {address} has to end with /p2p/PEER_ID, as in \
+                 /ip4/192.0.2.7/tcp/4480/p2p/12D3KooW..."
+            )));
         }
         Ok(Self {
             name: args.name.clone().or_else(|| file.name.clone()),
@@ -140,6 +164,7 @@ pub(crate) struct EngineSettings {
     pub(crate) runtime: Option<RuntimeName>,
     pub(crate) models: Vec<ModelId>,
     pub(crate) slots: Option<u16>,
+    pub(crate) patience: Patience,
 }
 
 /// Where an engine comes from.
@@ -151,6 +176,11 @@ pub(crate) enum EngineSource {
     Launch(RuntimeName, Vec<String>),
 }
 
+/// Where an agent serves its metrics.
+pub(crate) fn metrics_http(args: &EngineArgs, file: &File) -> Option<SocketAddr> {
+    args.metrics_http.or(file.metrics_http)
+}
+
 /// The engines that were asked for, none if it was left to what is found.
 pub(crate) fn engines(args: &EngineArgs, file: File) -> Result<Vec<EngineSettings>> {
     let common = |source| EngineSettings {
@@ -158,6 +188,7 @@ pub(crate) fn engines(args: &EngineArgs, file: File) -> Result<Vec<EngineSetting
         runtime: args.runtime.clone(),
         models: args.models.clone(),
         slots: args.slots,
+        patience: patience(args.hang_timeout, args.start_timeout),
     };
     let mut engines: Vec<_> = args.engine.iter().cloned().map(EngineSource::Attach).map(common).collect();
     if let Some(runtime) = &args.launch {
@@ -187,7 +218,23 @@ fn from_file(index: usize, engine: EngineFile) -> Result<EngineSettings> {
         (None, Some(runtime)) => EngineSource::Launch(runtime, engine.args),
         _ => bail!("engines[{index}]: give either `url` or `launch`"),
     };
-    Ok(EngineSettings { source, runtime: engine.runtime, models: engine.models, slots: engine.slots })
+    let timeout = |field, value: Option<f64>| match value {
+        Some(value) if !(0.0..=604_800.0).contains(&value) => {
+            bail!("engines[{index}]: {field} is {value}; give seconds up to 604800, 0 for never")
+        }
+        value => Ok(value.map(Duration::from_secs_f64)),
+    };
+    let hang = timeout("hang_timeout_seconds", engine.hang_timeout_seconds)?;
+    let start = timeout("start_timeout_seconds", engine.start_timeout_seconds)?;
+    let patience = patience(hang, start);
+    Ok(EngineSettings { source, runtime: engine.runtime, models: engine.models, slots: engine.slots, patience })
+}
+
+/// What was not said is as the agent has it; zero is for ever.
+fn patience(hang: Option<Duration>, start: Option<Duration>) -> Patience {
+    let or = |said: Option<Duration>, usual| said.map_or(usual, |said| (!said.is_zero()).then_some(said));
+    let usual = Patience::default();
+    Patience { hang: or(hang, usual.hang), start: or(start, usual.start) }
 }
 
 /// The endpoint as configured.
@@ -272,6 +319,17 @@ mod tests {
     }
 
     #[test]
+    fn a_wrong_address_in_the_file_is_answered_with_a_right_one() {
+        for (text, right) in [
+            ("listen = ['127.0.0.1:4480']\n", "/ip4/192.0.2.7/tcp/4480"),
+            ("[endpoint]\nhttp = 'localhost'\n", "127.0.0.1:8480"),
+        ] {
+            let error = format!("{:#}", file(text).unwrap_err());
+            assert!(error.contains(right) && error.contains("line "), "{error}");
+        }
+    }
+
+    #[test]
     fn an_engine_is_attached_or_launched() {
         let none = EngineArgs::default();
         for bad in ["[[engines]]\n", "[[engines]]\nurl='a'\nlaunch='vllm'\n", "[[engines]]\nurl='a'\nargs=['x']\n"] {
@@ -279,6 +337,10 @@ mod tests {
         }
         let two = "[[engines]]\nurl='http://a'\n[[engines]]\nlaunch='llamacpp'\nargs=['-m','f']\nmodels=['m']\n";
         assert_eq!(engines(&none, file(two).unwrap()).unwrap().len(), 2);
+        let patient = "[[engines]]\nlaunch='vllm'\nhang_timeout_seconds=0\nstart_timeout_seconds=90.5\n";
+        let patience = engines(&none, file(patient).unwrap()).unwrap()[0].patience;
+        assert_eq!(patience, Patience { hang: None, start: Some(Duration::from_millis(90_500)) });
+        assert!(engines(&none, file("[[engines]]\nlaunch='vllm'\nhang_timeout_seconds=-1\n").unwrap()).is_err());
         let flags = EngineArgs { slots: Some(2), ..Default::default() };
         assert!(engines(&flags, File::default()).is_err(), "slots of nothing");
     }

@@ -18,12 +18,13 @@ use std::path::Path;
 pub(crate) async fn run(args: AgentArgs, home: &Path) -> Result<()> {
     let file = File::read(args.node.config.as_deref())?;
     let node = NodeSettings::resolve(&args.node, &file)?;
+    let metrics_http = settings::metrics_http(&args.engines, &file);
     let asked = settings::engines(&args.engines, file)?;
     let state = StateDir::open(home)?;
     service::require(&state, &node, Role::Agent)?;
     let engines = if asked.is_empty() { found().await? } else { service::engine_configs(asked)? };
     let roles = Roles::from_iter([Role::Agent]);
-    let service = Service::start(Plan { state, roles, node, engines, endpoint: None }).await?;
+    let service = Service::start(Plan { state, roles, node, engines, metrics_http, endpoint: None }).await?;
     service::print_addresses(&service);
     service.run().await
 }

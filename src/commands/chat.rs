@@ -13,6 +13,9 @@ use std::{io::Read, path::Path};
 /// Longest question, bytes: an endpoint refuses more anyway.
 const PROMPT_BYTES: u64 = 16 << 20;
 
+/// What ends a conversation, as other programs of this kind have it.
+const ENDS: [&str; 3] = ["/exit", "/quit", "/bye"];
+
 #[derive(Clone, Serialize)]
 struct Message {
     role: &'static str,
@@ -87,7 +90,7 @@ struct Talk {
 
 impl Talk {
     async fn converse(&mut self) -> Result<()> {
-        output::note(&format!("{} - end with Ctrl-D", self.model));
+        output::note(&format!("{} - end with /exit or Ctrl-D", self.model));
         let mut editor = DefaultEditor::new()?;
         loop {
             // Waiting for a person must not stop a node that runs in this process.
@@ -99,6 +102,7 @@ impl Talk {
             editor = returned;
             match line {
                 Ok(line) if line.trim().is_empty() => {}
+                Ok(line) if ENDS.contains(&line.trim()) => return Ok(()),
                 Ok(line) => {
                     let _ = editor.add_history_entry(&line);
                     if let Err(error) = self.ask(line).await {

@@ -6,7 +6,7 @@ use dunlin_agent::demo::{Adapter, Config, Death, Engine, Faults, Speed};
 use std::time::Duration;
 
 pub(crate) async fn run(args: DemoEngineArgs) -> Result<()> {
-    let shutdown = signals::shutdown(|| {})?;
+    let shutdown = signals::shutdown(|| async {})?;
     let engine = Engine::bind(config(&args))?;
     output::line(&format!("demo engine on http://{}", engine.local_addr()));
     engine.run(shutdown).await;

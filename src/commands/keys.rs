@@ -16,22 +16,22 @@ pub(crate) fn file(home: &Path) -> PathBuf {
     home.join("keys.db")
 }
 
-pub(crate) async fn run(command: KeysCommand, home: &Path, output: Output) -> Result<()> {
+pub(crate) async fn run(command: KeysCommand, home: &Path) -> Result<()> {
     match Client::connect(home).await {
-        Ok(client) => with_node(client, command, output).await,
-        Err(ClientError::NotRunning(_)) => with_file(command, home, output),
+        Ok(client) => with_node(client, command).await,
+        Err(ClientError::NotRunning(_)) => with_file(command, home),
         Err(error) => Err(error.into()),
     }
 }
 
-async fn with_node(mut client: Client, command: KeysCommand, output: Output) -> Result<()> {
+async fn with_node(mut client: Client, command: KeysCommand) -> Result<()> {
     match command {
         KeysCommand::Create { name } => {
             let created: Created = client.post("/keys", &serde_json::json!({ "name": name })).await?;
             output::line(&created.key);
             Ok(())
         }
-        KeysCommand::List => list(output, &client.get::<Vec<Key>>("/keys").await?),
+        KeysCommand::List(listing) => list(listing.output, &client.get::<Vec<Key>>("/keys").await?),
         KeysCommand::Revoke { id } => match client.delete::<Key>(&format!("/keys/{}", path_segment(&id))).await {
             Ok(key) => revoked(&key),
             Err(ClientError::Refused { status: StatusCode::NOT_FOUND, message }) => bail!(not_found(message)),
@@ -40,7 +40,11 @@ async fn with_node(mut client: Client, command: KeysCommand, output: Output) -> 
     }
 }
 
-fn with_file(command: KeysCommand, home: &Path, output: Output) -> Result<()> {
+fn with_file(command: KeysCommand, home: &Path) -> Result<()> {
+    // Looking makes nothing.
+    if !matches!(command, KeysCommand::Create { .. }) && !file(home).exists() {
+        return without_keys(command, home);
+    }
     // Held so that no node starts meanwhile and reads half of a change.
     let _state = StateDir::open(home)?;
     let keys = Keys::open(&file(home))?;
@@ -49,12 +53,23 @@ fn with_file(command: KeysCommand, home: &Path, output: Output) -> Result<()> {
             output::line(&keys.create(name.as_str())?.key);
             Ok(())
         }
-        KeysCommand::List => list(output, &keys.list()?),
+        KeysCommand::List(listing) => list(listing.output, &keys.list()?),
         KeysCommand::Revoke { id } => match keys.revoke(&id) {
             Ok(key) => revoked(&key),
             Err(error @ Error::Unknown(_)) => bail!(not_found(error.to_string())),
             Err(error) => Err(error.into()),
         },
+    }
+}
+
+/// Where no key was ever made.
+fn without_keys(command: KeysCommand, home: &Path) -> Result<()> {
+    match command {
+        KeysCommand::List(listing) => {
+            output::note(&format!("no key was made in {} yet: `dunlin keys create` makes one", home.display()));
+            list(listing.output, &Vec::new())
+        }
+        _ => bail!(not_found(format!("no key was made in {} yet", home.display()))),
     }
 }
 

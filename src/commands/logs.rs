@@ -1,6 +1,6 @@
 //! `dunlin logs`: an engine's output, wherever it runs. The node of this machine asks the agents over the hop.
 
-use super::connect;
+use super::{connect, who};
 use crate::{args::LogsArgs, exit::Failure, output};
 use anyhow::{Context, Result, bail};
 use axum::{
@@ -61,7 +61,9 @@ pub(crate) fn routes(handle: Handle, own: Router) -> Router {
 async fn sources(State(shared): State<Shared>, Query(find): Query<Find>) -> Json<Vec<Source>> {
     let peer = find.target.parse::<PeerId>().ok();
     let model = ModelId::new(&find.target).ok();
-    if let (None, Some(model)) = (peer, &model) {
+    if let (None, Some(model)) = (peer, &model)
+        && !shared.handle.directory().read(|directory| directory.knows(model))
+    {
         // Without an answer, what is known already is shown.
         let _ = shared.handle.look_up(Topic::Model(model.clone())).await;
     }
@@ -103,14 +105,7 @@ fn failure(status: StatusCode, message: String) -> Response {
 }
 
 pub(crate) async fn run(args: LogsArgs, home: &Path) -> Result<()> {
-    let target = super::keys::path_segment(&args.target);
-    let sources: Vec<Source> = connect(home).await?.get(&format!("/log-sources?target={target}")).await?;
-    if sources.is_empty() {
-        bail!(Failure::NotFound {
-            what: format!("a replica of {:?}", args.target),
-            hint: "\n  `dunlin models` and `dunlin peers` show what there is".into(),
-        });
-    }
+    let sources = sources_of(&args.target, home).await?;
     let several = sources.len() > 1;
     let mut printing: FuturesUnordered<_> = sources.iter().map(|source| print(source, &args, home, several)).collect();
     let (mut shown, mut first_error) = (0, None);
@@ -128,6 +123,25 @@ pub(crate) async fn run(args: LogsArgs, home: &Path) -> Result<()> {
         Some(error) if shown == 0 => Err(error),
         _ => Ok(()),
     }
+}
+
+/// The replicas of a model, else those of the peer with that id or name.
+async fn sources_of(target: &str, home: &Path) -> Result<Vec<Source>> {
+    let mut client = connect(home).await?;
+    let path = |target: &str| format!("/log-sources?target={}", super::keys::path_segment(target));
+    let mut sources: Vec<Source> = client.get(&path(target)).await?;
+    if sources.is_empty()
+        && let Some(peer) = who::find(&mut client, target).await?
+    {
+        sources = client.get(&path(&peer.to_string())).await?;
+    }
+    if sources.is_empty() {
+        bail!(Failure::NotFound {
+            what: format!("a replica of {target:?}"),
+            hint: "\n  `dunlin models` and `dunlin peers` show what there is".into(),
+        });
+    }
+    Ok(sources)
 }
 
 async fn print(source: &Source, args: &LogsArgs, home: &Path, several: bool) -> Result<()> {

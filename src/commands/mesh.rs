@@ -22,20 +22,20 @@ struct Shown {
     not_after: u64,
 }
 
-pub(crate) async fn run(command: MeshCommand, home: &Path, output: Output) -> Result<()> {
+pub(crate) async fn run(command: MeshCommand, home: &Path) -> Result<()> {
     match command {
-        MeshCommand::Create { name, roles } => {
+        MeshCommand::Create { name, roles, listing } => {
             let state = StateDir::open(home)?;
             let roles = if roles.is_empty() { first_roles() } else { roles.into_iter().collect() };
             let own = mesh::create(&state, roles, name, clock::unix_s()).map_err(|error| explain(error, &state))?;
-            show(output, &Shown::of(&own, true))
+            show(listing.output, &Shown::of(&own, true))
         }
-        MeshCommand::Roles { roles } => {
+        MeshCommand::Roles { roles, listing } => {
             let roles = roles.into_iter().collect();
             let own = mesh::reissue_own(&StateDir::open(home)?, roles, None, clock::unix_s())?;
-            show(output, &Shown::of(&own, true))
+            show(listing.output, &Shown::of(&own, true))
         }
-        MeshCommand::Show => show(output, &current(home).await?),
+        MeshCommand::Show(listing) => show(listing.output, &current(home).await?),
     }
 }
 

@@ -22,6 +22,9 @@ fn row(model: &ModelInfo) -> [String; 5] {
         Some(parent) => format!("{} (adapts {parent})", model.model),
         None => model.model.to_string(),
     };
-    let ready = format!("{}/{}", model.ready, model.replicas);
+    let mut ready = format!("{}/{}", model.ready, model.replicas);
+    if model.unhealthy > 0 {
+        ready.push_str(&format!(" ({} unhealthy)", model.unhealthy));
+    }
     [name, runtimes.join(","), ready, model.in_flight.to_string(), model.slots.to_string()]
 }

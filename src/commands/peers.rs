@@ -4,6 +4,7 @@ use super::connect;
 use crate::{args::Output, output};
 use anyhow::Result;
 use dunlin_node::PeerInfo;
+use dunlin_protocol::{announcement::ReplicaState, id::ModelId};
 use std::path::Path;
 
 pub(crate) async fn run(home: &Path, output: Output) -> Result<()> {
@@ -23,13 +24,27 @@ pub(crate) async fn run(home: &Path, output: Output) -> Result<()> {
 
 fn row(peer: &PeerInfo) -> [String; 6] {
     let roles: Vec<_> = peer.roles.iter().map(|role| role.as_str()).collect();
-    let models: Vec<_> = peer.replicas.iter().flat_map(|replica| &replica.models).map(|model| model.as_str()).collect();
+    let models: Vec<_> = peer
+        .replicas
+        .iter()
+        .flat_map(|replica| replica.models.iter().map(|model| served(model, replica.state)))
+        .collect();
     let serves = match models.as_slice() {
         [] => String::new(),
-        [first] => (*first).to_owned(),
+        [first] => first.clone(),
         [first, rest @ ..] => format!("{first} and {} more", rest.len()),
     };
     let rtt = peer.rtt_us.map_or(String::new(), |us| format!("{}.{} ms", us / 1000, us % 1000 / 100));
     let name = peer.name.as_ref().map(ToString::to_string).unwrap_or_default();
     [peer.peer.clone(), name, roles.join(","), peer.reachability.clone(), rtt, serves]
+}
+
+/// A model, and where its replica stands unless it serves.
+fn served(model: &ModelId, state: ReplicaState) -> String {
+    match state {
+        ReplicaState::Ready => model.to_string(),
+        ReplicaState::Starting => format!("{model} (starting)"),
+        ReplicaState::Unhealthy => format!("{model} (unhealthy)"),
+        ReplicaState::Draining | ReplicaState::Gone => format!("{model} (ending)"),
+    }
 }

@@ -1,17 +1,17 @@
 //! `dunlin revoke PEER`: end a membership everywhere.
 
-use super::connect;
+use super::{connect, who};
 use crate::{exit::Failure, output};
 use anyhow::{Result, bail};
 use dunlin_node::{
     PeerInfo,
     control::{Revoke, Status},
 };
-use dunlin_protocol::id::PeerId;
 use std::path::Path;
 
-pub(crate) async fn run(peer: PeerId, home: &Path) -> Result<()> {
+pub(crate) async fn run(peer: &str, home: &Path) -> Result<()> {
     let mut client = connect(home).await?;
+    let peer = who::expect(&mut client, peer).await?;
     let own: Status = client.get("/status").await?;
     if own.peer == peer.to_string() {
         bail!(Failure::Usage("this is this machine itself; without it nobody could be invited any more".into()));

@@ -6,7 +6,6 @@ use crate::{
     signals,
 };
 use anyhow::{Context, Result, bail};
-use axum::Router;
 use dunlin_agent::{Agent, EngineConfig, Source};
 use dunlin_node::{Config, Handle, Node, clock, control, mesh, state::StateDir};
 use dunlin_protocol::{
@@ -24,6 +23,8 @@ pub(crate) struct Plan {
     pub(crate) roles: Roles,
     pub(crate) node: NodeSettings,
     pub(crate) engines: Vec<EngineConfig>,
+    /// Where an agent shows its metrics.
+    pub(crate) metrics_http: Option<SocketAddr>,
     pub(crate) endpoint: Option<EndpointSettings>,
 }
 
@@ -56,22 +57,23 @@ impl Service {
         let home = plan.state.path().to_owned();
         let agent = match plan.engines.is_empty() {
             true => None,
-            false => Some(agent(plan.engines, &home)?),
+            false => Some(agent(plan.engines, plan.metrics_http, &home)?),
         };
         let engines = agent.as_ref().map(Agent::status);
-        let to_kill = engines.clone();
-        let shutdown = signals::shutdown(move || {
-            if let Some(engines) = &to_kill {
-                engines.kill_launched();
-            }
-        })?;
-        let routes = agent.as_ref().map_or_else(Router::new, Agent::router);
+        let routes = agent.as_ref().map_or_else(dunlin_agent::without_engines, Agent::router);
         let mut config = Config::new(plan.state, plan.roles);
         config.listen = plan.node.listen;
         config.external = plan.node.external;
         config.bootstrap = plan.node.peers;
         config.mdns = plan.node.mdns;
         let (node, handle) = Node::start(config, routes.clone()).await?;
+        let (to_kill, to_tell) = (engines.clone(), handle.clone());
+        let shutdown = signals::shutdown(move || async move {
+            if let Some(engines) = &to_kill {
+                engines.kill_launched();
+            }
+            to_tell.hang_up().await;
+        })?;
 
         let mut extra = super::logs::routes(handle.clone(), routes);
         let (mut proxy, mut keys) = (None, None);
@@ -122,9 +124,10 @@ impl Service {
     }
 }
 
-fn agent(engines: Vec<EngineConfig>, home: &Path) -> Result<Agent> {
+fn agent(engines: Vec<EngineConfig>, metrics_http: Option<SocketAddr>, home: &Path) -> Result<Agent> {
     let mut config = dunlin_agent::Config::new(home.join("engines"))?;
     config.engines = engines;
+    config.metrics_http = metrics_http;
     Ok(Agent::new(config)?)
 }
 
@@ -181,6 +184,7 @@ fn engine_config(settings: EngineSettings) -> Result<EngineConfig> {
         runtime: settings.runtime,
         models: settings.models,
         slots: settings.slots,
+        patience: settings.patience,
         ..EngineConfig::new(source)
     })
 }
@@ -194,5 +198,8 @@ pub(crate) fn print_addresses(service: &Service) {
     }
     if let Some(endpoint) = &service.process.endpoint {
         output::line(&format!("endpoint  {endpoint}/v1"));
+    }
+    if let Some(address) = service.agent.as_ref().and_then(Agent::metrics_addr) {
+        output::line(&format!("metrics   http://{address}/metrics (of the engines)"));
     }
 }

@@ -20,6 +20,7 @@ pub(crate) async fn run(args: UpArgs, home: &Path) -> Result<()> {
     let file = File::read(args.node.config.as_deref())?;
     let node = NodeSettings::resolve(&args.node, &file)?;
     let endpoint = EndpointSettings::resolve(&args.endpoint, &file)?;
+    let metrics_http = settings::metrics_http(&args.engines, &file);
     let asked = settings::engines(&args.engines, file)?;
     let state = StateDir::open(home)?;
     let (roles, issuer) = membership(&state, &node)?;
@@ -37,7 +38,7 @@ pub(crate) async fn run(args: UpArgs, home: &Path) -> Result<()> {
             "this machine's certificate has no role proxy, and there is no engine to offer; name one with --engine URL"
         );
     }
-    let service = Service::start(Plan { state, roles, node, engines, endpoint }).await?;
+    let service = Service::start(Plan { state, roles, node, engines, metrics_http, endpoint }).await?;
     greet(&service).await;
     service.run().await
 }

@@ -72,13 +72,56 @@ fn chat_works_against_any_endpoint() {
 fn what_an_engine_wrote_can_be_read_and_followed_from_another_machine() {
     let sandbox = Sandbox::new();
     let mesh = Mesh::new(&sandbox, &[]);
-    let _agent = mesh.agent("a", &["--launch", "demo"]);
+    let agent = mesh.named_agent("workshop", &["--launch", "demo"]);
     mesh.proxy.wait_for_replicas("demo", 1);
-    let logs = mesh.proxy.home.ask(&["logs", "demo"]);
-    assert!(logs.contains("demo engine"), "{logs}");
+    // By model, by name of the machine, by its peer id.
+    for target in ["demo", "workshop", &agent.peer_id()] {
+        let logs = mesh.proxy.home.ask(&["logs", target]);
+        assert!(logs.contains("demo engine"), "{target}: {logs}");
+    }
     let follow = sandbox.start("follow", mesh.proxy.home.command(&["logs", "demo", "-f"]));
     wait_for("followed output", PATIENCE, || follow.output().contains("demo engine").then_some(()));
     assert_eq!(mesh.proxy.home.run(&["logs", "no-such-model"]).status.code(), Some(4));
+}
+
+#[test]
+fn an_agent_shows_its_engines_to_prometheus_where_it_is_told_to() {
+    let sandbox = Sandbox::new();
+    let mesh = Mesh::new(&sandbox, &[]);
+    let agent = mesh.agent("a", &["--metrics-http", "127.0.0.1:0", "--launch", "demo"]);
+    mesh.proxy.wait_for_replicas("demo", 1);
+    mesh.endpoint.chat("demo", "hello", 4).unwrap().content();
+    let said = agent.process.output();
+    let address = said.split("http://").nth(1).and_then(|rest| rest.split('/').next()).unwrap().parse().unwrap();
+    let page = Endpoint::open(address).get("/metrics").unwrap().text();
+    for line in [
+        r#"dunlin_agent_engine_up{engine="0"} 1"#,
+        r#"dunlin_agent_requests_total{engine="0",outcome="answered"} 1"#,
+        r#"dunlin_agent_restarts_total{engine="0"} 0"#,
+    ] {
+        assert!(page.lines().any(|known| known == line), "{line} in {page}");
+    }
+}
+
+#[test]
+fn looking_makes_nothing() {
+    let sandbox = Sandbox::new();
+    let home = Home::new(&sandbox, "nobody");
+    assert_eq!(home.list(&["keys", "list"]), serde_json::json!([]));
+    assert_eq!(home.run(&["keys", "revoke", "abc"]).status.code(), Some(4));
+    assert!(!sandbox.folder().join("nobody").exists());
+}
+
+#[test]
+fn a_taken_port_is_answered_with_what_to_do() {
+    let sandbox = Sandbox::new();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("/ip4/127.0.0.1/tcp/{}", taken.local_addr().unwrap().port());
+    let home = Home::new(&sandbox, "home");
+    let output = home.run(&["up", "--no-mdns", "--http", "127.0.0.1:0", "--launch", "demo", "--listen", &address]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains(&address) && said.contains("choose another with --listen"), "{said}");
 }
 
 #[test]

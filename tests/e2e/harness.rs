@@ -7,6 +7,7 @@ pub(crate) mod load;
 #[cfg(target_os = "linux")]
 pub(crate) mod netns;
 pub(crate) mod node;
+pub(crate) mod odd;
 pub(crate) mod process;
 pub(crate) mod sandbox;
 

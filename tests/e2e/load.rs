@@ -6,6 +6,7 @@ use crate::harness::{
     http::Endpoint,
     load::{Load, Plan, Report},
     node::{Mesh, Node},
+    odd::OddEngine,
     sandbox::Sandbox,
 };
 use serde_json::json;
@@ -55,6 +56,30 @@ fn an_engine_whose_metrics_hang_does_not_win_every_pick() {
     assert!(share < 0.8, "{share} of the picks went by numbers that are long out of date: {:?}", report.by_replica());
     hidden.finish();
     elsewhere.finish();
+}
+
+/// C20: one model with a name that none may have drops no other, and metrics that are missing, or are no numbers, end
+/// nobody's reports.
+#[test]
+fn what_an_engine_says_wrongly_costs_only_itself() {
+    const MODELS: &str = r#"{"object":"list","data":[
+        {"id":"bad\u0000name"},{"id":7},{"object":"model"},{"id":"good","max_model_len":"many"}]}"#;
+    const METRICS: &str = "vllm:num_requests_running{engine=\"0\"} NaN\nvllm:num_requests_waiting\nnonsense\n";
+    let sandbox = Sandbox::new();
+    let engine = OddEngine::start(MODELS, METRICS);
+    let mesh = Mesh::new(&sandbox, &[]);
+    let agent = mesh.agent("a", &["--engine", &engine.url(), "--runtime", "vllm"]);
+    mesh.proxy.wait_for_replicas("good", 1);
+    assert_eq!(agent.status()["engines"][0]["models"], json!(["good"]));
+    // Far longer than a report counts: they go on, and the agent's own numbers are in them.
+    let mut fresh = 0;
+    for _ in 0..25 {
+        let answer = mesh.endpoint.chat("good", "hello", 4).unwrap();
+        assert_eq!(answer.content(), "yes");
+        fresh = if answer.header("x-dunlin-route") == Some("fresh") { fresh + 1 } else { 0 };
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    assert!(fresh >= 15, "reports ended: {fresh} answers in a row by a fresh one");
 }
 
 /// The only replica is a little over what one would call full: it is asked all the same, at once.

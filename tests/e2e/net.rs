@@ -131,6 +131,52 @@ fn an_agent_behind_nat_serves_a_public_proxy() {
     assert!(!peers.contains("/ip4/127."), "{peers}");
 }
 
+/// C18: an address that means another machine to everybody who reads it is told to nobody, and whoever claims it is served
+/// at its real one.
+#[test]
+fn a_loopback_address_that_a_far_member_claims_is_dialled_by_nobody() {
+    let sandbox = Sandbox::new();
+    let Some(mut lab) = Lab::new(&sandbox) else { return };
+    let (near, far) = lab.cable("near", "far");
+    let (proxy, endpoint) = proxy(&sandbox, &near, "10.78.0.1");
+    let token = proxy.home.ask(&["invite", "--role", "agent"]);
+    let home = Home::within(&sandbox, "liar", &far);
+    home.join(&token);
+    let own_listener = "/ip4/127.0.0.1/tcp/4480";
+    let liar = home.start(&[
+        "agent",
+        "--no-mdns",
+        "--launch",
+        "demo",
+        "--listen",
+        "/ip4/10.78.0.2/tcp/0",
+        "--external",
+        own_listener,
+        "--external",
+        "/ip4/0.0.0.0/tcp/1",
+        "--external",
+        "/ip6/fe80::1/tcp/1",
+    ]);
+    proxy.wait_for_replicas("demo", 1);
+    // A third member learns of it from the proxy's records only.
+    let other = agent(&sandbox, &proxy, "other", &near, &["/ip4/10.78.0.1/tcp/0"]);
+    proxy.wait_for_replicas("demo", 2);
+    for node in [&proxy, &other] {
+        let peers = node.home.list(&["peers"]);
+        let of_liar = peers.as_array().unwrap().iter().find(|peer| peer["peer"] == liar.peer_id());
+        let addresses = of_liar.map(|peer| peer["addresses"].to_string()).unwrap_or_default();
+        for useless in ["127.0.0.1", "0.0.0.0", "fe80"] {
+            assert!(!addresses.contains(useless), "{addresses}");
+        }
+    }
+    let report = within(&near, || {
+        let load = Load::start(&endpoint, &Plan { clients: 2, model: "demo".into(), tokens: 4, stream: true });
+        load.wait_for_more(10);
+        load.finish()
+    });
+    report.assert_all_whole();
+}
+
 /// A warm request to a far agent takes one round trip, as it would on an open connection to the engine itself.
 #[test]
 fn a_warm_request_over_a_long_link_takes_one_round_trip() {

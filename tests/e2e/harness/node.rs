@@ -207,6 +207,15 @@ impl<'a> Mesh<'a> {
         home.start(&[&["agent"], &LOOPBACK[..], args].concat())
     }
 
+    /// The same under a name that other members see.
+    #[track_caller]
+    pub(crate) fn named_agent(&self, name: &str, args: &[&str]) -> Node<'a> {
+        let token = self.proxy.home.ask(&["invite", "--role", "agent"]);
+        let home = Home::new(self.sandbox, name);
+        home.ask(&["join", &token, "--name", name]);
+        home.start(&[&["agent"], &LOOPBACK[..], args].concat())
+    }
+
     /// An agent beside a demo engine.
     #[track_caller]
     pub(crate) fn agent_of(&self, name: &str, engine: &DemoEngine) -> Node<'a> {

@@ -1,0 +1,101 @@
+//! Values of flags that need a check or an example: what is wrong is answered with what would be right.
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use dunlin_protocol::id::Role;
+use libp2p::Multiaddr;
+use std::{net::SocketAddr, time::Duration};
+
+pub(super) fn worker_threads(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(threads @ 1..=256) => Ok(threads),
+        _ => Err("a number from 1 to 256".to_owned()),
+    }
+}
+
+/// Of the roles, those that a member can play today.
+pub(super) fn role() -> impl TypedValueParser<Value = Role> {
+    const BUILT: [Role; 3] = [Role::Agent, Role::Proxy, Role::Relay];
+    PossibleValuesParser::new(BUILT.map(Role::as_str)).try_map(|text| text.parse::<Role>())
+}
+
+/// An address for other members.
+///
+/// # Errors
+/// Says what is wrong with it, with an example of a right one.
+pub(crate) fn multiaddr(text: &str) -> Result<Multiaddr, String> {
+    const EXAMPLES: &str = "an address looks like /ip4/192.0.2.7/tcp/4480 or /ip4/192.0.2.7/udp/4480/quic-v1";
+    match text.parse::<Multiaddr>() {
+        Ok(address) if address.is_empty() => Err(format!("it is empty; {EXAMPLES}")),
+        Ok(address) => Ok(address),
+        Err(error) => Err(format!("{error}; {EXAMPLES}")),
+    }
+}
+
+/// An address for HTTP clients.
+///
+/// # Errors
+/// Says what is wrong with it, with an example of a right one.
+pub(crate) fn socket_address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|error| {
+        format!("{error}; write an IP address and a port, such as 127.0.0.1:8480, 0.0.0.0:8480 or [::1]:8480")
+    })
+}
+
+pub(super) fn seconds(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(value) if value > 0.0 && value <= 86_400.0 => Ok(Duration::from_secs_f64(value)),
+        _ => Err("a number of seconds above 0, up to 86400".to_owned()),
+    }
+}
+
+/// Zero stands for never.
+pub(super) fn seconds_or_never(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(value) if (0.0..=604_800.0).contains(&value) => Ok(Duration::from_secs_f64(value)),
+        _ => Err("a number of seconds up to 604800, 0 for never".to_owned()),
+    }
+}
+
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    const HELP: &str = "a number and a unit: 90s, 30m, 24h, 7d";
+    let (number, unit) = text.split_at(text.trim_end_matches(char::is_alphabetic).len());
+    let number: u64 = number.parse().map_err(|_| HELP.to_owned())?;
+    let unit = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3_600,
+        "d" => 86_400,
+        _ => return Err(HELP.to_owned()),
+    };
+    match number.checked_mul(unit) {
+        Some(seconds) if (1..=366 * 86_400).contains(&seconds) => Ok(Duration::from_secs(seconds)),
+        _ => Err("from 1s to 366d".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_units() {
+        assert_eq!(duration("90s"), Ok(Duration::from_secs(90)));
+        assert_eq!(duration("7d"), Ok(Duration::from_secs(604_800)));
+        for bad in ["", "5", "h", "-1h", "1y", "0s", "99999999999999999999d", "18446744073709551615d"] {
+            assert!(duration(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_address_is_answered_with_a_right_one() {
+        for wrong in ["", "127.0.0.1:4480", "/ip4/1.2.3.4/tpc/1", "nonsense"] {
+            let said = multiaddr(wrong).unwrap_err();
+            assert!(said.contains("/ip4/192.0.2.7/tcp/4480"), "{said}");
+        }
+        for wrong in ["", "8480", "localhost:8480", "127.0.0.1"] {
+            let said = socket_address(wrong).unwrap_err();
+            assert!(said.contains("127.0.0.1:8480"), "{said}");
+        }
+        assert!(multiaddr("/ip4/192.0.2.7/udp/4480/quic-v1").is_ok() && socket_address("[::1]:8480").is_ok());
+    }
+}
