@@ -162,9 +162,11 @@ impl EventLoop {
         }
     }
 
+    /// Ends all connections, and has none of them come back: their other ends may dial at once.
     fn hang_up(&mut self) {
         let peers: Vec<PeerId> = self.swarm.connected_peers().copied().collect();
         for peer in peers {
+            self.swarm.behaviour_mut().blocked.block_peer(peer);
             // An error means that it is gone already.
             let _ = self.swarm.disconnect_peer_id(peer);
         }

@@ -14,8 +14,11 @@ use dunlin_protocol::{
 };
 use dunlin_proxy::{Proxy, keys::Keys};
 use serde::{Deserialize, Serialize};
-use std::{net::SocketAddr, path::Path};
+use std::{net::SocketAddr, path::Path, time::Duration};
 use tokio_util::sync::CancellationToken;
+
+/// Longest that closing all connections may take when the process is to end at once.
+const HANG_UP: Duration = Duration::from_millis(300);
 
 /// What a process is to be.
 pub(crate) struct Plan {
@@ -69,10 +72,12 @@ impl Service {
         let (node, handle) = Node::start(config, routes.clone()).await?;
         let (to_kill, to_tell) = (engines.clone(), handle.clone());
         let shutdown = signals::shutdown(move || async move {
+            // A node that is too busy to hang up is left at that.
+            let _ = tokio::time::timeout(HANG_UP, to_tell.hang_up()).await;
+            // The last thing: an agent that goes on would start them again.
             if let Some(engines) = &to_kill {
                 engines.kill_launched();
             }
-            to_tell.hang_up().await;
         })?;
 
         let mut extra = super::logs::routes(handle.clone(), routes);
