@@ -120,6 +120,7 @@ impl Service {
         };
         let (_, _, ended) =
             tokio::join!(parts, self.control.run(end_of_node.clone()), self.node.run(end_of_node.clone()));
+        signals::settle().await;
         ended.context("the node ended badly")
     }
 

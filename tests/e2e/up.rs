@@ -4,11 +4,12 @@ use crate::harness::{
     PATIENCE,
     engine::DemoEngine,
     http::Endpoint,
-    node::{Home, LOOPBACK},
+    node::{Home, LOOPBACK, Mesh},
     sandbox::Sandbox,
     wait_for,
 };
 use rustix::process::Signal;
+use std::time::{Duration, Instant};
 
 fn up(more: &[&'static str]) -> Vec<&'static str> {
     [&["up", "--http", "127.0.0.1:0"], &LOOPBACK[..], more].concat()
@@ -58,6 +59,31 @@ fn a_second_signal_ends_it_at_once_with_its_engines() {
     node.process.signal(Signal::TERM);
     assert_eq!(node.process.wait(PATIENCE).code(), Some(143));
     wait_for("the engine to be gone", PATIENCE, || sandbox.processes().is_empty().then_some(()));
+}
+
+/// Over QUIC nobody hears of a process's end from its kernel: without a word, ten seconds of silence would tell.
+#[test]
+fn a_second_signal_still_says_goodbye() {
+    let sandbox = Sandbox::new();
+    let quic = ["--no-mdns", "--listen", "/ip4/127.0.0.1/udp/0/quic-v1"];
+    let mesh = Mesh::listening(&sandbox, &quic);
+    let home = mesh.member("a", &["--role", "agent"]);
+    let mut agent = home.start(&[&["agent", "--launch", "demo"], &quic[..]].concat());
+    let agent_id = agent.peer_id();
+    mesh.proxy.wait_for_replicas("demo", 1);
+    let mut events = mesh.endpoint.chat_stream("demo", "a long story", 4000).unwrap().events();
+    events.next().unwrap().unwrap();
+    agent.process.signal(Signal::TERM);
+    wait_for("the first signal to be taken", PATIENCE, || agent.process.output().contains("once more").then_some(()));
+    agent.process.signal(Signal::TERM);
+    assert_eq!(agent.process.wait(PATIENCE).code(), Some(143));
+    let (ended, peer) = (Instant::now(), agent_id);
+    wait_for("the proxy to hear of the end", PATIENCE, || {
+        let peers = mesh.proxy.home.list(&["peers"]);
+        let of_agent = peers.as_array().unwrap().iter().find(|known| known["peer"] == peer);
+        of_agent.is_none_or(|known| known["reachability"] == "disconnected").then_some(())
+    });
+    assert!(ended.elapsed() < Duration::from_secs(5), "told after {:?}", ended.elapsed());
 }
 
 #[test]
