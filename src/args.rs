@@ -78,7 +78,7 @@ Examples:
   dunlin up --launch llamacpp -- -m model.gguf --alias my-model -ngl 99
   dunlin up --home /tmp/second --http 127.0.0.1:0 --listen /ip4/127.0.0.1/tcp/0")]
     Up(UpArgs),
-    /// Make a mesh, or show the one of this machine
+    /// Make a mesh, show the one of this machine, say who may admit others
     Mesh {
         #[command(subcommand)]
         command: MeshCommand,
@@ -99,7 +99,7 @@ Examples:
         #[arg(long, env = "DUNLIN_NAME")]
         name: Option<Name>,
     },
-    /// End a membership everywhere
+    /// End a membership everywhere; that of a machine which may issue ends those that it gave
     Revoke {
         /// Peer id or name, as `dunlin peers` shows them
         peer: String,
@@ -179,8 +179,74 @@ pub(crate) enum MeshCommand {
         #[command(flatten)]
         listing: ListingArgs,
     },
-    /// Show the mesh id and this machine's certificate
+    /// Show the mesh id, this machine's certificate, and who may issue others
     Show(ListingArgs),
+    /// Let another machine invite, renew and revoke, within bounds; where the mesh key lies, both nodes running
+    #[command(after_help = "\
+The memberships that it gives end when its right does: with `undelegate`, `revoke`, or at the end of --ttl.
+To go on inviting on this machine without the mesh key, name this machine itself, then: dunlin mesh key export --remove.
+
+Examples:
+  dunlin mesh delegate 12D3KooW...
+  dunlin mesh delegate 12D3KooW... --role agent --model 'Qwen/*' --life 7d --ttl 90d")]
+    Delegate(DelegateArgs),
+    /// Take that right back, and with it every membership that the machine gave; it stays a member itself
+    Undelegate {
+        /// Peer id or name, as `dunlin peers` shows them
+        peer: String,
+    },
+    /// Take the mesh key away from this machine, or bring it to one; no node running
+    Key {
+        #[command(subcommand)]
+        command: KeyCommand,
+    },
+}
+
+#[derive(Subcommand)]
+pub(crate) enum KeyCommand {
+    /// Print the mesh key (the key alone, on standard output): whoever has it decides over the whole mesh
+    #[command(after_help = "\
+Examples:
+  dunlin mesh key export --file /media/usb/mesh.key
+  dunlin mesh key export --remove --file /media/usb/mesh.key   the file is the only copy then")]
+    Export {
+        /// Write it to a new file that only its owner may read, instead of printing it
+        #[arg(long, value_name = "FILE")]
+        file: Option<PathBuf>,
+        /// Remove it from this machine; needs a machine that `mesh delegate` named
+        #[arg(long)]
+        remove: bool,
+    },
+    /// Bring the mesh key to this machine, which issues from then on
+    #[command(after_help = "\
+Without FILE the key is read from standard input. On a machine of no mesh it makes a member of it.
+
+Example:
+  dunlin mesh key import /media/usb/mesh.key")]
+    Import {
+        /// What `export` wrote
+        file: Option<PathBuf>,
+        #[command(flatten)]
+        listing: ListingArgs,
+    },
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct DelegateArgs {
+    /// Peer id or name, as `dunlin peers` shows them
+    pub(crate) peer: String,
+    /// Role that it may give, repeatable [default: agent and proxy]
+    #[arg(long = "role", value_name = "ROLE", value_delimiter = ',', value_parser = role())]
+    pub(crate) roles: Vec<Role>,
+    /// Models that those it admits may serve, repeatable; `*` matches anything [default: all]
+    #[arg(long = "model", value_name = "PATTERN", value_delimiter = ',')]
+    pub(crate) models: Vec<Pattern>,
+    /// Longest life of a certificate that it gives
+    #[arg(long, value_name = "TIME", default_value = "30d", value_parser = duration)]
+    pub(crate) life: Duration,
+    /// How long it may issue
+    #[arg(long, value_name = "TIME", default_value = "365d", value_parser = duration)]
+    pub(crate) ttl: Duration,
 }
 
 #[derive(Subcommand)]

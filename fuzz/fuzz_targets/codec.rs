@@ -5,10 +5,11 @@
 
 use dunlin_protocol::{
     announcement::{self, Announcement, SignedAnnouncement},
+    appointment::Appointment,
     certificate::Chain,
     codec, hello,
     hop::Route,
-    id::{MeshId, ReplicaId},
+    id::{MeshId, PeerId, ReplicaId},
     invitation::Token,
     limits,
     load::LoadReport,
@@ -32,7 +33,7 @@ fn canonical<T: Serialize + DeserializeOwned>(bytes: &[u8], limit: usize) -> Opt
 
 fuzz_target!(|data: &[u8]| {
     let Some((kind, bytes)) = data.split_first() else { return };
-    match kind % 13 {
+    match kind % 14 {
         0 => drop(canonical::<TopicRecord>(bytes, limits::TOPIC_RECORD_BYTES)),
         1 => drop(canonical::<Announcement>(bytes, limits::ANNOUNCEMENT_BYTES)),
         2 => {
@@ -99,6 +100,12 @@ fuzz_target!(|data: &[u8]| {
         11 => {
             if let Ok(text) = std::str::from_utf8(bytes) {
                 let _ = Token::parse(text);
+            }
+        }
+        12 => {
+            if let Ok(appointment) = Appointment::decode(bytes) {
+                let _ = appointment.verify(0, &MESH, &PeerId::random());
+                assert_eq!(appointment.encode().expect("it came within the limit"), bytes);
             }
         }
         _ => {

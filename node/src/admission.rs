@@ -9,7 +9,7 @@ mod wire;
 
 use crate::{
     clock,
-    issuer::{self, Issuer},
+    issuer::{self, Issuing},
     members::Members,
 };
 use dunlin_protocol::{
@@ -104,17 +104,17 @@ pub struct Admission(Arc<Inner>);
 
 struct Inner {
     members: Members,
-    issuer: Option<Issuer>,
+    issuing: Issuing,
     settings: Settings,
 }
 
 type Connection = (PeerId, StreamMuxerBox);
 
 impl Admission {
-    /// Admission of `members`' mesh; with an `issuer`, of those who are invited too.
+    /// Admission of `members`' mesh; with an issuer, of those who are invited too.
     #[must_use]
-    pub fn new(members: Members, issuer: Option<Issuer>, settings: Settings) -> Self {
-        Self(Arc::new(Inner { members, issuer, settings }))
+    pub fn new(members: Members, issuing: impl Into<Issuing>, settings: Settings) -> Self {
+        Self(Arc::new(Inner { members, issuing: issuing.into(), settings }))
     }
 
     pub(crate) fn settings(&self) -> Settings {
@@ -234,7 +234,7 @@ impl Inner {
         peer: PeerId,
         request: JoinRequest,
     ) -> Result<dunlin_protocol::certificate::Chain, (Refusal, String)> {
-        let Some(issuer) = self.issuer.clone() else {
+        let Some(issuer) = self.issuing.get() else {
             return Err((Refusal::NotAnIssuer, "asked to redeem an invitation, but this peer issues none".to_owned()));
         };
         let revocations = self.members.revocations();
@@ -286,7 +286,7 @@ impl Inner {
             }
             Err(Error::RefusedByPeer { peer, refusal }) => {
                 tracing::warn!(%peer, %refusal, "a peer refused this one");
-                self.members.note_refused(*peer, *refusal, Instant::now());
+                self.members.note_refused_by(*peer, *refusal, Instant::now());
             }
             Err(error) => tracing::debug!(%error, "a connection was not admitted"),
         }

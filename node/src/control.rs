@@ -6,7 +6,7 @@ mod routes;
 mod server;
 
 pub use client::{Client, Error as ClientError};
-pub use routes::{Invitation, Invite, ModelInfo, Revoke, Status};
+pub use routes::{Bounds, Delegate, Invitation, Invite, IssuerInfo, ModelInfo, Revoke, Status, Undelegate};
 pub use server::{Error, Server};
 
 /// Name of the socket in the state directory.

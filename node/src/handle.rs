@@ -1,27 +1,23 @@
 //! What the other parts of a process hold of its node: cheap to clone, never a channel in a signature.
 
 use crate::{
-    addresses, clock,
     directory::{self, Directory, SharedDirectory},
     gossip::MeshMessage,
     hop::Hop,
-    issuer::{self, InvitationOptions, Issuer},
+    issuer::Issuing,
     members::Members,
     peer_info::PeerInfo,
-    state::{self, StateDir},
+    state::StateDir,
 };
 use arc_swap::ArcSwap;
 use dunlin_protocol::{
     announcement::{ReplicaState, ServedModel, SignedAnnouncement},
     id::{MeshId, PeerId, ReplicaId, Role, Roles, RuntimeName, Version},
-    invitation::Token,
-    limits,
     load::LoadReport,
     record::Continuation,
     topic::Topic,
 };
 use libp2p::Multiaddr;
-use rand::rngs::StdRng;
 use std::{
     collections::BTreeMap,
     sync::{
@@ -93,26 +89,6 @@ pub enum ConnectError {
     },
 }
 
-/// Why a membership could not be managed.
-#[derive(Debug, thiserror::Error)]
-pub enum ManageError {
-    /// The mesh key lies elsewhere.
-    #[error("this machine does not hold the mesh key; run the command where the mesh was created")]
-    NotAnIssuer,
-    /// The node has ended.
-    #[error("the node has stopped")]
-    Stopped,
-    /// Issuing failed.
-    #[error(transparent)]
-    Issuer(#[from] issuer::Error),
-    /// The state directory.
-    #[error(transparent)]
-    State(#[from] state::Error),
-    /// A task ended badly.
-    #[error(transparent)]
-    Task(#[from] tokio::task::JoinError),
-}
-
 /// What is asked of the event loop.
 pub(crate) enum Command {
     Offer { offer: Offer, done: oneshot::Sender<()> },
@@ -162,8 +138,8 @@ pub(crate) struct Shared {
     pub(crate) members: Members,
     pub(crate) hop: Hop,
     pub(crate) state: StateDir,
-    /// Where the mesh key lies.
-    pub(crate) issuer: Option<Issuer>,
+    /// Where the mesh key lies, and at delegates.
+    pub(crate) issuing: Issuing,
     /// Configured addresses that this process can't see itself.
     pub(crate) external: Vec<Multiaddr>,
     pub(crate) directory: SharedDirectory,
@@ -295,45 +271,6 @@ impl Handle {
     #[must_use]
     pub fn peers(&self) -> Vec<PeerInfo> {
         PeerInfo::all(self)
-    }
-
-    /// Makes an invitation that this peer redeems, at the addresses that it can be reached at.
-    ///
-    /// # Errors
-    /// This peer does not issue; too many patterns; the database fails.
-    pub async fn invite(&self, options: InvitationOptions) -> Result<Token, ManageError> {
-        let issuer = self.0.issuer.clone().ok_or(ManageError::NotAnIssuer)?;
-        let addresses = self.invitation_addresses();
-        let invite = move || issuer.invite(&options, addresses, clock::unix_s(), &mut rand::make_rng::<StdRng>());
-        Ok(tokio::task::spawn_blocking(invite).await??)
-    }
-
-    /// Ends the membership of `peer` everywhere: gossiped at once, and fetched by whoever was away. On disk before this
-    /// returns.
-    ///
-    /// # Errors
-    /// This peer does not issue; the database fails. [`ManageError::State`]: revoked until this process ends, but not
-    /// stored.
-    pub async fn revoke(&self, peer: PeerId) -> Result<(), ManageError> {
-        let issuer = self.0.issuer.clone().ok_or(ManageError::NotAnIssuer)?;
-        let known = self.members().get(&peer).map_or(0, |membership| membership.issued_at);
-        let (members, state) = (self.members().clone(), self.0.state.clone());
-        let revoke = move || {
-            let revocation = issuer.revoke(peer, known, clock::unix_s())?;
-            members.revoke(revocation.clone()).map_err(issuer::Error::from)?;
-            state.store_revocations(|| members.revocations())?;
-            Ok::<_, ManageError>(revocation)
-        };
-        let revocation = tokio::task::spawn_blocking(revoke).await??;
-        let message = Box::new(MeshMessage::Revocation(revocation));
-        self.0.commands.send(Command::Publish(message)).await.map_err(|_| ManageError::Stopped)
-    }
-
-    /// Addresses for somebody who is not a member yet, with loopback ones last: the joiner may be on this machine.
-    fn invitation_addresses(&self) -> Vec<Multiaddr> {
-        let listening = self.listen_addresses();
-        let all = self.0.external.iter().chain(&listening).cloned();
-        addresses::dialable(all, true, limits::INVITATION_ADDRESSES)
     }
 
     /// Closes all connections and gives that a moment to get out: for a process that ends without its node's end. Who is

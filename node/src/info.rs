@@ -88,7 +88,19 @@ pub(crate) async fn fetch(
     path: &str,
     limit: usize,
 ) -> Result<Vec<u8>, Error> {
-    let request = http::Request::builder().method(method).uri(path).body(hop::Body::empty())?;
+    ask(hop, peer, method, path, hop::Body::empty(), limit).await
+}
+
+/// One whole small answer to a request with a body.
+pub(crate) async fn ask(
+    hop: &Hop,
+    peer: PeerId,
+    method: http::Method,
+    path: &str,
+    body: hop::Body,
+    limit: usize,
+) -> Result<Vec<u8>, Error> {
+    let request = http::Request::builder().method(method).uri(path).body(body)?;
     let answer = async {
         let response = hop.send(peer, request).await?;
         if response.status() != http::StatusCode::OK {

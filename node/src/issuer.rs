@@ -1,31 +1,36 @@
-//! Issuing: invitations and their redemption, renewal, revocation. Lives where the mesh key lies.
+//! Issuing: invitations and their redemption, renewal, revocation. Lives where the mesh key lies, and with delegates.
 //!
 //! Everything here waits for the disk: call it through `spawn_blocking` from async code.
 
-use crate::{
-    renewal,
-    state::{
-        self, StateDir,
-        issuer_db::{self, InvitationRow, Issued, IssuedRow, IssuerDb, Unusable},
-    },
+mod delegating;
+mod inviting;
+mod issuing;
+mod renewing;
+mod revoking;
+mod signer;
+
+use crate::state::{
+    self, StateDir,
+    issuer_db::{self, Issued, IssuedRow, IssuerDb},
 };
+pub use delegating::{DELEGATION_LIFE, DelegationOptions};
 use dunlin_protocol::{
-    certificate::{self, Certificate, Chain, Membership},
+    certificate::{self, Chain},
+    delegation::{self, Delegation},
     hello::Refusal,
-    id::{MeshId, Name, PeerId, Role, Roles},
-    invitation::{self, Invitation, JoinRequest, Token},
-    pattern::Models,
-    revocation::{self, Revocation, RevocationList, SignedRevocation, Target},
-    signed::{self, Signed},
+    id::{MeshId, PeerId},
+    invitation,
+    revocation::{self, RevocationList},
+    signed,
 };
-use libp2p::{Multiaddr, identity::Keypair};
-use rand::Rng;
+pub use inviting::{INVITATION_LIFE, InvitationOptions};
+pub use issuing::Issuing;
+use libp2p::identity::Keypair;
+use signer::{Branch, Grant, Signer};
 use std::{sync::Arc, time::Duration};
 
 /// Life of a certificate.
 pub const CERTIFICATE_LIFE: Duration = Duration::from_secs(30 * 24 * 60 * 60);
-/// Life of an invitation unless told otherwise.
-pub const INVITATION_LIFE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Why nothing was issued.
 #[derive(Debug, thiserror::Error)]
@@ -48,9 +53,27 @@ pub enum Error {
     /// A revocation cannot be made.
     #[error(transparent)]
     Revocation(#[from] revocation::Error),
+    /// More than a delegate may give.
+    #[error("the delegation does not allow it: {0}")]
+    Delegation(#[from] delegation::Error),
+    /// The delegation is over.
+    #[error("the delegation has ended; delegate anew where the mesh key lies")]
+    DelegationEnded,
+    /// The delegation was taken back.
+    #[error("the delegation was revoked; delegate anew where the mesh key lies")]
+    DelegationRevoked,
+    /// Only the mesh key does this.
+    #[error("this takes the mesh key, which does not lie on this machine")]
+    NotTheMeshKey,
+    /// The member was admitted by somebody else.
+    #[error("peer {0} was not admitted by this machine; revoke it where the mesh key lies, or where it was invited")]
+    NotInBranch(PeerId),
     /// Too early: the certificate has most of its life left.
     #[error("the certificate is not due for renewal yet")]
     NotDue,
+    /// No later end can be had.
+    #[error("the certificate ends with its issuer's delegation; renew that where the mesh key lies")]
+    EndsWithDelegation,
     /// The member may not be given anything.
     #[error("refused: {0}")]
     Refused(Refusal),
@@ -62,63 +85,54 @@ impl Error {
     pub fn refusal(&self) -> Refusal {
         match self {
             Self::Refused(refusal) => *refusal,
+            Self::DelegationEnded | Self::DelegationRevoked => Refusal::NotAnIssuer,
+            // Narrower than when the invitation was made.
+            Self::Delegation(_) => Refusal::InvitationWithdrawn,
             _ => Refusal::Internal,
         }
     }
 }
 
-/// What an invitation is to give.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct InvitationOptions {
-    /// Roles of the members-to-be.
-    pub roles: Roles,
-    /// Models that they may serve.
-    pub models: Models,
-    /// How long the invitation can be used.
-    pub life: Duration,
-    /// How many peers may use it; at least 1.
-    pub uses: u32,
-}
-
-impl Default for InvitationOptions {
-    /// One machine that serves and asks, within a day.
-    fn default() -> Self {
-        let roles = Roles::from_iter([Role::Agent, Role::Proxy]);
-        Self { roles, models: Models::Any, life: INVITATION_LIFE, uses: 1 }
-    }
-}
-
-/// Signs with the mesh key. Cheap to clone.
+/// Signs certificates, invitations and revocations, with the mesh key or under a delegation. Cheap to clone.
 #[derive(Clone)]
 pub struct Issuer(Arc<Inner>);
 
 struct Inner {
-    mesh_key: Keypair,
+    signer: Signer,
     mesh: MeshId,
     /// The peer that invitations name: this process.
     peer: PeerId,
+    /// Of this peer: invitations that it signed count whether or not the mesh key lies here by now.
+    identity: Keypair,
     db: IssuerDb,
 }
 
-/// Contents of a certificate that the issuer does not decide.
-struct Grant {
-    subject: PeerId,
-    roles: Roles,
-    models: Models,
-    capabilities: Vec<String>,
-    name: Option<Name>,
-}
-
 impl Issuer {
-    /// The issuer of a state directory; `None` where no mesh key lies.
+    /// The issuer of a state directory: with the mesh key if that lies there, else under its delegation; `None` where
+    /// there is neither.
     ///
     /// # Errors
-    /// Key or database cannot be read.
+    /// A key, the delegation or the database cannot be read, or does not belong there.
     pub fn open(state: &StateDir) -> Result<Option<Self>, Error> {
-        let Some(mesh_key) = state.mesh_key()? else { return Ok(None) };
-        let mesh = mesh_id(&mesh_key)?;
-        let peer = state.identity()?.public().to_peer_id();
-        Ok(Some(Self(Arc::new(Inner { mesh_key, mesh, peer, db: state.issuer_db()? }))))
+        let identity = state.identity()?;
+        let (signer, mesh) = match (state.mesh_key()?, state.delegation()?) {
+            (Some(key), _) => {
+                let mesh = mesh_id(&key)?;
+                (Signer::MeshKey(key), mesh)
+            }
+            (None, Some(signed)) => {
+                let mesh = signed.peek()?.mesh;
+                let branch = Box::new(Branch::verified(signed, &mesh)?);
+                if branch.terms.issuer != identity.public().to_peer_id() {
+                    return Err(certificate::Error::WrongSubject(branch.terms.issuer).into());
+                }
+                (Signer::Delegate { identity: identity.clone(), branch }, mesh)
+            }
+            (None, None) => return Ok(None),
+        };
+        let db = state.issuer_db(&mesh)?;
+        let peer = identity.public().to_peer_id();
+        Ok(Some(Self(Arc::new(Inner { signer, mesh, peer, identity, db }))))
     }
 
     /// The mesh that it issues for.
@@ -127,169 +141,53 @@ impl Issuer {
         self.0.mesh
     }
 
-    /// Makes an invitation that is redeemed by this peer at `addresses`, at `now` (unix seconds).
-    ///
-    /// # Errors
-    /// Too many patterns or addresses, or the database fails.
-    pub fn invite(
-        &self,
-        options: &InvitationOptions,
-        addresses: Vec<Multiaddr>,
-        now: u64,
-        rng: &mut impl Rng,
-    ) -> Result<Token, Error> {
-        let mut seed = [0; 32];
-        rng.fill_bytes(&mut seed);
-        let invitation = Invitation {
-            mesh: self.0.mesh,
-            issuer: self.0.peer,
-            key: invitation::public_half(&seed)?,
-            roles: options.roles,
-            models: options.models.clone(),
-            not_after: now.saturating_add(options.life.as_secs()),
-            uses: options.uses.max(1),
-        };
-        let token = Token::new(seed, Signed::sign(&invitation, &self.0.mesh_key)?, addresses)?;
-        // Told now rather than when it is printed, after the database remembers it.
-        token.to_text()?;
-        self.0.db.add_invitation(&InvitationRow {
-            key: invitation.key,
-            roles: invitation.roles.to_string(),
-            not_after: invitation.not_after,
-            uses: invitation.uses,
-            created_at: now,
-            withdrawn: false,
-        })?;
-        Ok(token)
+    /// Whether it signs with the mesh key.
+    #[must_use]
+    pub fn holds_mesh_key(&self) -> bool {
+        self.0.signer.branch().is_none()
     }
 
-    /// Redeems an invitation for `joiner`, whose connection has proved its peer id, at `now` (unix seconds). The use is
-    /// on disk before this returns. The same peer gets the same certificate again, and is not counted again.
-    ///
-    /// # Errors
-    /// [`Error::Refused`] with what to answer; or the database fails.
-    pub fn redeem(
-        &self,
-        joiner: PeerId,
-        request: &JoinRequest,
-        revocations: &RevocationList,
-        now: u64,
-    ) -> Result<Chain, Error> {
-        // An invitation of another mesh is told as such, not as a bad signature.
-        let claimed = request.invitation.peek().map_err(|_| Error::Refused(Refusal::Malformed))?;
-        if claimed.mesh != self.0.mesh {
-            return Err(Error::Refused(Refusal::WrongMesh));
-        }
-        let invitation = request
-            .verify(&joiner, &self.0.peer, &self.0.mesh_key.public())
-            .map_err(|_| Error::Refused(Refusal::InvitationUnknown))?;
-        if now > invitation.not_after {
-            return Err(Error::Refused(Refusal::InvitationExpired));
-        }
-        let still_good = |chain: &[u8]| {
-            let membership = Chain::decode(chain).map_err(certificate::Error::from)?.verify(now, &self.0.mesh);
-            match membership {
-                Ok(membership) if revocations.revokes(&membership) => Err(Error::Refused(Refusal::Revoked)),
-                Ok(_) => Ok(true),
-                Err(_) => Ok(false),
-            }
-        };
-        let grant = Grant {
-            subject: joiner,
-            roles: invitation.roles,
-            models: invitation.models.clone(),
-            capabilities: Vec::new(),
-            name: request.name.clone(),
-        };
-        let issue = || self.issued_of(grant, revocations, now);
-        let redeemed = self.0.db.redeem(&invitation.key, &joiner, now, still_good, issue)?;
-        let chain = redeemed.map_err(|unusable| {
-            Error::Refused(match unusable {
-                Unusable::Unknown => Refusal::InvitationUnknown,
-                Unusable::Withdrawn => Refusal::InvitationWithdrawn,
-                Unusable::UsedUp => Refusal::InvitationUsedUp,
-            })
-        })?;
-        Ok(Chain::decode(&chain).map_err(certificate::Error::from)?)
+    /// The bounds of a delegate.
+    #[must_use]
+    pub fn terms(&self) -> Option<&Delegation> {
+        self.0.signer.branch().map(|branch| &branch.terms)
     }
 
-    /// A new certificate with the same rights for a member, at `now` (unix seconds). Whoever asks again gets the same one
-    /// again, until that is due itself.
+    /// Whether it may issue anything at `now`, unix seconds.
     ///
     /// # Errors
-    /// [`Error::NotDue`]; [`Error::Refused`] when the membership has ended or was revoked; or the database fails.
-    pub fn renew(&self, member: &Membership, revocations: &RevocationList, now: u64) -> Result<Chain, Error> {
-        if member.mesh != self.0.mesh {
-            return Err(Error::Refused(Refusal::WrongMesh));
-        }
-        if revocations.revokes(member) {
-            return Err(Error::Refused(Refusal::Revoked));
-        }
-        if !member.valid_at(now) {
-            return Err(Error::Refused(Refusal::Expired));
-        }
-        // The member decides when to ask, by its own clock.
-        let is_due = |membership: &Membership| renewal::is_due(membership, now.saturating_add(certificate::LEEWAY_S));
-        if !is_due(member) {
-            return Err(Error::NotDue);
-        }
-        let still_good = |chain: &[u8]| {
-            let last = Chain::decode(chain).map_err(certificate::Error::from)?.verify(now, &self.0.mesh);
-            Ok(last.is_ok_and(|last| !is_due(&last) && !revocations.revokes(&last) && same_rights(&last, member)))
-        };
-        let grant = Grant {
-            subject: member.peer,
-            roles: member.roles,
-            models: member.models.clone(),
-            capabilities: member.capabilities.clone(),
-            name: member.name.clone(),
-        };
-        let chain = self.0.db.renew(&member.peer, still_good, || self.issued_of(grant, revocations, now))?;
-        Ok(Chain::decode(&chain).map_err(certificate::Error::from)?)
-    }
-
-    /// A certificate for the peer that holds the mesh key itself.
-    ///
-    /// # Errors
-    /// The database fails.
-    pub fn issue_own(
-        &self,
-        roles: Roles,
-        name: Option<Name>,
-        revocations: &RevocationList,
-        now: u64,
-    ) -> Result<Chain, Error> {
-        let capabilities = vec![certificate::ISSUE.to_owned()];
-        let grant = Grant { subject: self.0.peer, roles, models: Models::Any, capabilities, name };
-        self.issue(grant, revocations, now)
+    /// Its delegation ended or was revoked.
+    pub fn check(&self, revocations: &RevocationList, now: u64) -> Result<(), Error> {
+        self.0.signer.branch().map_or(Ok(()), |branch| branch.check(revocations, now))
     }
 
     fn issue(&self, grant: Grant, revocations: &RevocationList, now: u64) -> Result<Chain, Error> {
-        let (chain, row) = self.sign(grant, revocations, now)?;
+        let issued_at = first_moment(&grant.subject, revocations, now);
+        let (row, chain) = self.certify(grant, self.0.signer.branch(), issued_at, now)?;
         self.0.db.add_issued(&row)?;
         Ok(chain)
     }
 
-    fn issued_of(&self, grant: Grant, revocations: &RevocationList, now: u64) -> Result<Issued, Error> {
-        let (chain, row) = self.sign(grant, revocations, now)?;
+    fn issued_of(
+        &self,
+        grant: Grant,
+        branch: Option<&Branch>,
+        revocations: &RevocationList,
+        now: u64,
+    ) -> Result<Issued, Error> {
+        let issued_at = first_moment(&grant.subject, revocations, now);
+        let (row, chain) = self.certify(grant, branch, issued_at, now)?;
         Ok(Issued { chain: chain.encode().map_err(certificate::Error::from)?, row })
     }
 
-    fn sign(&self, grant: Grant, revocations: &RevocationList, now: u64) -> Result<(Chain, IssuedRow), Error> {
-        // A peer that is invited again within the second of its revocation, or by a slower clock, is a member.
-        let issued_at = now.max(revocations.revoked_before(&grant.subject));
-        let certificate = Certificate {
-            mesh: self.0.mesh,
-            subject: grant.subject,
-            issuer: self.0.mesh_key.public().to_peer_id(),
-            roles: grant.roles,
-            models: grant.models,
-            tenants: Vec::new(),
-            capabilities: grant.capabilities,
-            name: grant.name,
-            issued_at,
-            not_after: now.saturating_add(CERTIFICATE_LIFE.as_secs()),
-        };
+    fn certify(
+        &self,
+        grant: Grant,
+        branch: Option<&Branch>,
+        issued_at: u64,
+        now: u64,
+    ) -> Result<(IssuedRow, Chain), Error> {
+        let (certificate, chain) = self.0.signer.certify(self.0.mesh, grant, branch, issued_at, now)?;
         let row = IssuedRow {
             peer: certificate.subject,
             issued_at,
@@ -297,27 +195,7 @@ impl Issuer {
             roles: certificate.roles.to_string(),
             name: certificate.name.as_ref().map(ToString::to_string),
         };
-        Ok((Chain::by_mesh_key(&certificate, &self.0.mesh_key)?, row))
-    }
-
-    /// Ends every certificate of `peer` issued up to now. `known` is the newest moment of issue that this process has
-    /// seen in a certificate of the peer, unix seconds (0 if none): another issuer's clock may be ahead.
-    ///
-    /// # Errors
-    /// The database fails.
-    pub fn revoke(&self, peer: PeerId, known: u64, now: u64) -> Result<SignedRevocation, Error> {
-        let newest = self.0.db.last_issued(&peer)?.unwrap_or(0).max(known).max(now);
-        let target = Target::Member(peer);
-        let revocation = Revocation { mesh: self.0.mesh, target, before: newest.saturating_add(1) };
-        Ok(SignedRevocation::by_mesh_key(&revocation, &self.0.mesh_key)?)
-    }
-
-    /// Ends an invitation early, by the public half of its seed. Returns whether it was known.
-    ///
-    /// # Errors
-    /// The database fails.
-    pub fn withdraw(&self, key: &[u8; 32]) -> Result<bool, Error> {
-        Ok(self.0.db.withdraw(key)?)
+        Ok((row, chain))
     }
 
     /// The newest certificate of each peer that was issued one here.
@@ -329,9 +207,9 @@ impl Issuer {
     }
 }
 
-fn same_rights(one: &Membership, other: &Membership) -> bool {
-    let rights = |of: &Membership| (of.roles, of.models.clone(), of.capabilities.clone(), of.name.clone());
-    rights(one) == rights(other)
+/// A peer that is invited again within the second of its revocation, or by a slower clock, is a member.
+fn first_moment(peer: &PeerId, revocations: &RevocationList, now: u64) -> u64 {
+    now.max(revocations.revoked_before(peer))
 }
 
 /// The mesh of a mesh key.

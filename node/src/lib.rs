@@ -20,6 +20,7 @@ pub mod join;
 mod listen;
 pub mod liveness;
 mod look_up;
+mod manage;
 pub mod members;
 pub mod mesh;
 pub mod node;
@@ -36,6 +37,7 @@ pub mod stream;
 pub mod transport;
 
 pub use config::Config;
-pub use handle::{ConnectError, Handle, LookupError, ManageError, Offer};
+pub use handle::{ConnectError, Handle, LookupError, Offer};
+pub use manage::ManageError;
 pub use node::Node;
 pub use peer_info::{PeerInfo, ReplicaInfo};

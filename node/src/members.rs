@@ -3,7 +3,7 @@
 
 use arc_swap::ArcSwap;
 use dunlin_protocol::{
-    certificate::{self, Chain, Membership},
+    certificate::{self, Authority, Chain, Membership},
     hello::Refusal,
     id::{MeshId, PeerId},
     revocation::{self, ListVersion, Merged, Revocation, RevocationList, SignedRevocation},
@@ -36,6 +36,17 @@ pub enum Denied {
     Revoked,
 }
 
+/// How this peer stands in its mesh.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// A member, as far as it knows.
+    Member,
+    /// Its certificate was revoked: the signed revocation is here.
+    Revoked,
+    /// That member refused it as revoked, and none has let it in since.
+    CalledRevoked(PeerId),
+}
+
 /// Shared table of members. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Members(Arc<Shared>);
@@ -51,6 +62,8 @@ struct Shared {
     merging: Mutex<()>,
     changes: watch::Sender<ListVersion>,
     refused: Mutex<HashMap<PeerId, (Instant, Refusal)>>,
+    /// Who called this peer revoked, since somebody let it in.
+    called_revoked: Mutex<Option<PeerId>>,
 }
 
 #[derive(Debug)]
@@ -91,6 +104,7 @@ impl Members {
             merging: Mutex::default(),
             changes,
             refused: Mutex::default(),
+            called_revoked: Mutex::default(),
         })))
     }
 
@@ -129,6 +143,7 @@ impl Members {
         }
         self.0.own.store(Arc::new(Own { chain: Arc::new(chain), membership: membership.clone() }));
         self.refused_peers().clear();
+        self.set_called_revoked(None);
         Ok(membership)
     }
 
@@ -161,6 +176,7 @@ impl Members {
     /// Takes a verified membership, and the version of the revocation list that its peer has.
     pub fn insert(&self, membership: Membership, revocations: ListVersion) {
         self.refused_peers().remove(&membership.peer);
+        self.set_called_revoked(None);
         let mut table = self.0.table.write().unwrap_or_else(PoisonError::into_inner);
         if table.members.len() >= MEMBERS && !table.members.contains_key(&membership.peer) {
             let oldest = table.members.iter().min_by_key(|(_, entry)| entry.order).map(|(peer, _)| *peer);
@@ -174,12 +190,29 @@ impl Members {
 
     /// Members met that issue certificates, the one admitted last first; not this peer.
     #[must_use]
-    pub fn issuers(&self) -> Vec<PeerId> {
+    pub fn issuers(&self) -> Vec<Arc<Membership>> {
+        let list = self.revocations();
+        let issues = |of: &Membership| match of.authority() {
+            Some(Authority::MeshKey) => true,
+            Some(Authority::Delegation) => !list.ends_delegation(&of.peer, of.issued_at),
+            None => false,
+        };
         let table = self.0.table.read().unwrap_or_else(PoisonError::into_inner);
-        let mut issuers: Vec<_> =
-            table.members.iter().filter(|(_, entry)| entry.membership.issues()).map(|(p, e)| (e.order, *p)).collect();
-        issuers.sort_unstable_by(|a, b| b.cmp(a));
-        issuers.into_iter().map(|(_, peer)| peer).collect()
+        let mut issuers: Vec<&Entry> = table.members.values().filter(|entry| issues(&entry.membership)).collect();
+        issuers.sort_unstable_by_key(|entry| std::cmp::Reverse(entry.order));
+        issuers.into_iter().map(|entry| entry.membership.clone()).collect()
+    }
+
+    /// The newest moment at which `delegate` was let issue that certificates of members met tell, unix seconds; 0 if none.
+    #[must_use]
+    pub fn newest_delegation(&self, delegate: &PeerId) -> u64 {
+        let told = |of: &Membership| match of.issuer {
+            certificate::Issuer::Delegate { peer, delegated_at } if peer == *delegate => delegated_at,
+            certificate::Issuer::Mesh if of.peer == *delegate => of.issued_at,
+            _ => 0,
+        };
+        let table = self.0.table.read().unwrap_or_else(PoisonError::into_inner);
+        table.members.values().map(|entry| told(&entry.membership)).max().unwrap_or(0)
     }
 
     /// The revocations known now.
@@ -268,6 +301,28 @@ impl Members {
             oldest.and_then(|peer| refused.remove(&peer));
         }
         refused.insert(peer, (now, refusal));
+    }
+
+    /// Takes what a peer said when it refused this one.
+    pub fn note_refused_by(&self, peer: PeerId, refusal: Refusal, now: Instant) {
+        if refusal == Refusal::Revoked {
+            self.set_called_revoked(Some(peer));
+        }
+        self.note_refused(peer, refusal, now);
+    }
+
+    fn set_called_revoked(&self, by: Option<PeerId>) {
+        *self.0.called_revoked.lock().unwrap_or_else(PoisonError::into_inner) = by;
+    }
+
+    /// How this peer stands: it may have been revoked while nobody could tell it.
+    #[must_use]
+    pub fn standing(&self) -> Standing {
+        if self.is_revoked(&self.own()) {
+            return Standing::Revoked;
+        }
+        let called = *self.0.called_revoked.lock().unwrap_or_else(PoisonError::into_inner);
+        called.map_or(Standing::Member, Standing::CalledRevoked)
     }
 
     /// Why `peer` should not be dialled now, if so.

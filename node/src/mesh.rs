@@ -1,5 +1,7 @@
 //! Which mesh a state directory belongs to: making one, and taking up membership at the start of a process.
 
+pub mod key;
+
 use crate::{
     issuer::{self, Issuer},
     members::Members,
@@ -9,6 +11,7 @@ use crate::{
 use dunlin_protocol::{
     certificate::{self, Chain, Membership},
     id::{MeshId, Name, Roles},
+    mesh_key,
     revocation::RevocationList,
 };
 use libp2p::identity::Keypair;
@@ -25,11 +28,32 @@ pub enum Error {
     /// Only who holds the mesh key gives itself roles.
     #[error("the key of mesh {0} does not lie on this machine; ask for a new invitation where the mesh was created")]
     NotTheMeshKey(MeshId),
+    /// Not where the mesh was made, nor where the key was brought.
+    #[error("the mesh key does not lie on this machine")]
+    NoMeshKey,
+    /// Without the key and without a delegate the mesh could not grow.
+    #[error(
+        "nobody could invite any more without the key; name a machine that may, this one or another, while it runs: dunlin mesh delegate PEER"
+    )]
+    NobodyIssues,
+    /// The key of one mesh on a machine of another.
+    #[error("this machine belongs to mesh {here}, the key to mesh {key}; choose another directory with --home")]
+    AnotherMesh {
+        /// The mesh here.
+        here: MeshId,
+        /// The mesh of the key.
+        key: MeshId,
+    },
+    /// Not a mesh key.
+    #[error(transparent)]
+    KeyText(#[from] mesh_key::Error),
     /// The certificate ended while the machine was away.
     #[error("this machine's certificate has expired; join again with a new invitation")]
     Expired,
     /// The membership was revoked.
-    #[error("this machine's membership was revoked; join again with a new invitation")]
+    #[error(
+        "this machine's membership was revoked; ask for a new invitation where the mesh was made, then: dunlin join TOKEN"
+    )]
     Revoked,
     /// The stored certificate is another peer's, or does not hold.
     #[error("the stored certificate does not hold: {0}")]
@@ -48,7 +72,7 @@ pub struct Mesh {
     pub identity: Keypair,
     /// Who this peer is, and everything that it will learn of others.
     pub members: Members,
-    /// Where the mesh key lies.
+    /// Where the mesh key lies, and at delegates.
     pub issuer: Option<Issuer>,
 }
 
@@ -80,7 +104,8 @@ pub fn reissue_own(state: &StateDir, roles: Roles, name: Option<Name>, now: u64)
     let chain = state.chain()?.ok_or(Error::NotAMember)?;
     let certificate = chain.certificate.peek().map_err(certificate::Error::from)?;
     let mesh = certificate.mesh;
-    let issuer = Issuer::open(state)?.filter(|issuer| issuer.mesh() == mesh).ok_or(Error::NotTheMeshKey(mesh))?;
+    let issuer = Issuer::open(state)?.filter(|issuer| issuer.mesh() == mesh && issuer.holds_mesh_key());
+    let issuer = issuer.ok_or(Error::NotTheMeshKey(mesh))?;
     let revocations = revocations(state, &mesh)?;
     let chain = issuer.issue_own(roles, name.or(certificate.name), &revocations, now)?;
     state.store_chain(&chain)?;
@@ -110,16 +135,40 @@ pub fn load(state: &StateDir, now: u64) -> Result<Mesh, Error> {
     let mesh = certificate.mesh;
     let revocations = revocations(state, &mesh)?;
     let issuer = Issuer::open(state)?.filter(|issuer| issuer.mesh() == mesh);
-    if let Some(issuer) = &issuer {
-        // Whoever holds the mesh key is a member as long as it wants to be, however long it was away.
-        let due = chain.verify(now, &mesh).map_or(true, |own| renewal::is_due(&own, now) || revocations.revokes(&own));
-        if due {
-            chain = issuer.issue_own(certificate.roles, certificate.name, &revocations, now)?;
-            state.store_chain(&chain)?;
-        }
+    if let Some(issuer) = &issuer
+        && let Some(own) = renew_own(issuer, &chain, &revocations, now)?
+    {
+        state.store_chain(&own)?;
+        chain = own;
     }
     let members = members(chain, mesh, revocations, now)?;
     Ok(Mesh { identity, members, issuer })
+}
+
+/// Whoever holds the mesh key is a member as long as it wants to be, however long it was away; a delegate as long as its
+/// delegation lasts.
+fn renew_own(issuer: &Issuer, chain: &Chain, revocations: &RevocationList, now: u64) -> Result<Option<Chain>, Error> {
+    let certificate = chain.certificate.peek().map_err(certificate::Error::from)?;
+    let own = chain.verify(now, &issuer.mesh());
+    let holds = own.as_ref().is_ok_and(|own| !revocations.revokes(own));
+    if issuer.holds_mesh_key() {
+        let due = !holds || own.is_ok_and(|own| renewal::is_due(&own, now));
+        return Ok(match due {
+            true => Some(issuer.issue_own(certificate.roles, certificate.name, revocations, now)?),
+            false => None,
+        });
+    }
+    // One that holds is renewed where the mesh key lies, if that is reached in time. One that was revoked stays so.
+    if !matches!(own, Err(certificate::Error::Expired { .. })) {
+        return Ok(None);
+    }
+    match issuer.issue_own(certificate.roles, certificate.name, revocations, now) {
+        Ok(chain) => Ok(Some(chain)),
+        Err(error) => {
+            tracing::warn!(%error, "this delegate cannot renew its own certificate");
+            Ok(None)
+        }
+    }
 }
 
 fn members(chain: Chain, mesh: MeshId, revocations: RevocationList, now: u64) -> Result<Members, Error> {

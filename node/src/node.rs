@@ -13,6 +13,7 @@ use crate::{
     gossip,
     handle::{COMMANDS, Handle, Outbox, Shared},
     hop::{self, Hop},
+    issuer::Issuing,
     listen,
     liveness::Liveness,
     look_up::LookUps,
@@ -99,7 +100,8 @@ impl Node {
         let settings_of =
             behaviour::Settings { keypair: &mesh.identity, mesh: own.mesh, roles, epoch, mdns: config.mdns, reachable };
         let behaviour = Behaviour::new(&settings_of, streams, relay_client)?;
-        let admission = Admission::new(mesh.members.clone(), mesh.issuer.clone(), admission::Settings::default());
+        let issuing = Issuing::from(mesh.issuer);
+        let admission = Admission::new(mesh.members.clone(), issuing.clone(), admission::Settings::default());
         let transport = transport::build(&mesh.identity, admission, relay_transport)?;
         let swarm_config = swarm::Config::with_tokio_executor()
             .with_idle_connection_timeout(IDLE_CONNECTION)
@@ -120,7 +122,7 @@ impl Node {
             members: mesh.members.clone(),
             hop: hop.clone(),
             state: config.state.clone(),
-            issuer: mesh.issuer.clone(),
+            issuing,
             external: config.external.clone(),
             directory: SharedDirectory::default(),
             commands,

@@ -4,9 +4,12 @@ use crate::{
     clock,
     gossip::MeshMessage,
     handle::{Command, Handle},
-    info, renewal,
+    hop, info,
+    issuer::Issuer,
+    renewal,
     routes::RENEW_PATH,
 };
+use bytes::Bytes;
 use dunlin_protocol::{certificate::Chain, id::PeerId, limits};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -45,7 +48,7 @@ async fn keep_renewed(handle: &Handle) {
 /// Waits a while for an issuer to be met: at the start of a process nobody is connected yet.
 async fn meet_issuer(handle: &Handle) {
     let met = async {
-        while handle.0.issuer.is_none() && handle.members().issuers().is_empty() {
+        while handle.0.issuing.get().is_none() && handle.members().issuers().is_empty() {
             tokio::time::sleep(LOOK).await;
         }
     };
@@ -54,28 +57,57 @@ async fn meet_issuer(handle: &Handle) {
 }
 
 async fn renew(handle: &Handle) -> Option<()> {
-    let chain = match handle.0.issuer.clone() {
-        Some(issuer) => {
-            let (own, revocations) = (handle.members().own(), handle.members().revocations());
-            let renew = move || issuer.renew(&own, &revocations, clock::unix_s());
-            tokio::task::spawn_blocking(renew).await.ok()?.ok()?
-        }
+    let issuer = handle.0.issuing.get();
+    let chain = match issuer {
+        Some(issuer) if issuer.holds_mesh_key() => renew_own(handle, issuer).await?,
+        // The mesh key first: what it gives does not end with the delegation.
+        Some(issuer) => match ask_issuers(handle).await {
+            Some(chain) => chain,
+            None => renew_own(handle, issuer).await?,
+        },
         None => ask_issuers(handle).await?,
     };
+    let (stored, state) = (chain.clone(), handle.0.state.clone());
     let own = handle.members().replace_own(chain.clone(), clock::unix_s()).ok()?;
     tracing::info!(not_after = own.not_after, "certificate renewed");
-    let (stored, state) = (chain.clone(), handle.0.state.clone());
     match tokio::task::spawn_blocking(move || state.store_chain(&stored)).await {
         Ok(Ok(())) => {}
         _ => tracing::error!("renewed certificate could not be stored; it will be asked for again after a restart"),
     }
-    // An error means that the node has ended.
-    let _ = handle.0.commands.send(Command::Publish(Box::new(MeshMessage::Certificate(chain)))).await;
+    publish(handle, chain).await;
     Some(())
 }
 
+/// Uses another certificate from now on, and tells the mesh of it.
+pub(crate) async fn show(handle: &Handle, chain: Chain) {
+    match handle.members().replace_own(chain.clone(), clock::unix_s()) {
+        Ok(_) => publish(handle, chain).await,
+        Err(error) => tracing::error!(%error, "this peer's new certificate does not hold"),
+    }
+}
+
+async fn publish(handle: &Handle, chain: Chain) {
+    // An error means that the node has ended.
+    let _ = handle.0.commands.send(Command::Publish(Box::new(MeshMessage::Certificate(chain)))).await;
+}
+
+async fn renew_own(handle: &Handle, issuer: Issuer) -> Option<Chain> {
+    let (own, chain) = (handle.members().own(), handle.members().own_chain());
+    let revocations = handle.members().revocations();
+    let renew = move || issuer.renew(&own, chain.delegation.as_ref(), &revocations, clock::unix_s());
+    match tokio::task::spawn_blocking(renew).await.ok()? {
+        Ok(chain) => Some(chain),
+        Err(error) => {
+            tracing::debug!(%error, "own certificate not renewed");
+            None
+        }
+    }
+}
+
 async fn ask_issuers(handle: &Handle) -> Option<Chain> {
-    for issuer in handle.members().issuers().into_iter().take(ISSUERS) {
+    let own = handle.members().own();
+    let issuers = renewal::whom_to_ask(&own, &handle.members().issuers(), clock::unix_s());
+    for issuer in issuers.into_iter().take(ISSUERS) {
         match ask(handle, issuer).await {
             Ok(chain) => return Some(chain),
             Err(error) => tracing::debug!(peer = %issuer, %error, "issuer did not renew"),
@@ -87,7 +119,9 @@ async fn ask_issuers(handle: &Handle) -> Option<Chain> {
 async fn ask(handle: &Handle, issuer: PeerId) -> Result<Chain, info::Error> {
     // What matters is whether the request gets there; that says it all.
     let _ = handle.connect(issuer).await;
+    // The issuer knows what was shown to it, but not in whose name.
+    let body = hop::Body::from(Bytes::from(handle.members().own_chain().encode()?));
     let limit = limits::HELLO_BYTES;
-    let bytes = info::fetch(handle.hop(), issuer, http::Method::POST, RENEW_PATH, limit).await?;
+    let bytes = info::ask(handle.hop(), issuer, http::Method::POST, RENEW_PATH, body, limit).await?;
     Ok(Chain::decode(&bytes)?)
 }

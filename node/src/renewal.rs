@@ -1,7 +1,10 @@
-//! When to renew this peer's certificate. Pure: whom to ask and the asking are the event loop's and the hop's.
+//! When to renew this peer's certificate, and where. Pure: the asking is the hop's.
 
-use dunlin_protocol::certificate::Membership;
-use std::time::Duration;
+use dunlin_protocol::{
+    certificate::{Authority, Issuer, Membership},
+    id::PeerId,
+};
+use std::{sync::Arc, time::Duration};
 
 /// A certificate is renewed once this much of its life is left (for those of a shorter life: a third of it).
 pub const AHEAD: Duration = Duration::from_secs(10 * 24 * 60 * 60);
@@ -37,11 +40,32 @@ pub fn wait(own: &Membership, now: u64, failures: u32) -> Duration {
     }
 }
 
+/// Issuers to ask at `now` (unix seconds), the best first. In a delegate's branch: that delegate, then the mesh key, which
+/// renews in its name. Else the mesh key; and delegates, which would take this peer into their branch, once half of the
+/// time for renewal has gone.
+#[must_use]
+pub fn whom_to_ask(own: &Membership, issuers: &[Arc<Membership>], now: u64) -> Vec<PeerId> {
+    let by = |authority: Authority| {
+        let such = issuers.iter().filter(move |issuer| issuer.authority() == Some(authority));
+        such.map(|issuer| issuer.peer).filter(|peer| *peer != own.peer)
+    };
+    match own.issuer {
+        Issuer::Delegate { peer, .. } => {
+            let delegate = by(Authority::Delegation).filter(|delegate| *delegate == peer);
+            delegate.chain(by(Authority::MeshKey)).collect()
+        }
+        Issuer::Mesh => {
+            let urgent = now.saturating_add(ahead_s(own) / 2) >= own.not_after;
+            by(Authority::MeshKey).chain(by(Authority::Delegation).filter(|_| urgent)).collect()
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use dunlin_protocol::{
-        certificate::Issuer,
+        certificate,
         id::{MeshId, PeerId, Roles},
         pattern::Models,
     };
@@ -68,6 +92,22 @@ mod tests {
         assert!(!is_due(&month, 1000 + 20 * DAY - 1) && is_due(&month, 1000 + 20 * DAY));
         let hour = own(3600);
         assert!(!is_due(&hour, 1000 + 2399) && is_due(&hour, 1000 + 2400));
+    }
+
+    #[test]
+    fn delegates_are_asked_by_their_own_and_by_others_only_in_need() {
+        let issuer = |word: &str| Arc::new(Membership { capabilities: vec![word.to_owned()], ..own(30 * DAY) });
+        let (key, one, two) =
+            (issuer(certificate::ISSUE), issuer(certificate::DELEGATE), issuer(certificate::DELEGATE));
+        let issuers = [two.clone(), one.clone(), key.clone()];
+        let mut member = own(30 * DAY);
+        let due = 1000 + 20 * DAY;
+        assert_eq!(whom_to_ask(&member, &issuers, due), [key.peer]);
+        assert_eq!(whom_to_ask(&member, &issuers, due + 5 * DAY), [key.peer, two.peer, one.peer]);
+        member.issuer = Issuer::Delegate { peer: one.peer, delegated_at: 0 };
+        assert_eq!(whom_to_ask(&member, &issuers, due + 5 * DAY), [one.peer, key.peer]);
+        let delegate = Membership::clone(&one);
+        assert_eq!(whom_to_ask(&delegate, &issuers, due + 5 * DAY), [key.peer, two.peer]);
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! What every member answers on the hop, whatever roles it plays: itself, its revocation list, and renewals where it
-//! issues. Who may call what was decided before, by [`dunlin_protocol::hop::Route`].
+//! What every member answers on the hop, whatever roles it plays: itself, its revocation list, a delegation for it, and
+//! renewals where it issues. Who may call what was decided before, by [`dunlin_protocol::hop::Route`].
 
 use crate::{
     clock,
@@ -7,29 +7,40 @@ use crate::{
     hop::Caller,
     info::{self, Info},
     issuer,
+    manage::ManageError,
     pulls::REVOCATIONS_PATH,
 };
 use axum::{
     Extension, Router,
-    extract::State,
+    extract::{DefaultBodyLimit, State},
     http::StatusCode,
     response::{IntoResponse, Response},
     routing::{get, post},
 };
-use dunlin_protocol::id::{PeerId, Roles};
+use bytes::Bytes;
+use dunlin_protocol::{
+    appointment::Appointment,
+    certificate::{self, Chain},
+    id::{PeerId, Roles},
+    limits,
+};
 use std::{
     collections::HashSet,
     sync::{Arc, Mutex, PoisonError},
 };
+use tokio::sync::Semaphore;
 
 /// Path of renewals on the hop.
 pub(crate) const RENEW_PATH: &str = "/mesh/renew";
+/// Path of delegations on the hop.
+pub(crate) const DELEGATION_PATH: &str = "/mesh/delegation";
 
 #[derive(Clone)]
 struct Context {
     handle: Handle,
     roles: Roles,
     renewing: Renewing,
+    delegating: Arc<Semaphore>,
 }
 
 /// Members whose certificates are being renewed: each waits for the disk, so one at a time of each.
@@ -63,7 +74,9 @@ pub(crate) fn routes(handle: Handle, roles: Roles) -> Router {
         .route(info::PATH, get(info))
         .route(REVOCATIONS_PATH, get(revocations))
         .route(RENEW_PATH, post(renew))
-        .with_state(Context { handle, roles, renewing: Renewing::default() })
+        .route(DELEGATION_PATH, post(delegation))
+        .layer(DefaultBodyLimit::max(limits::HELLO_BYTES))
+        .with_state(Context { handle, roles, renewing: Renewing::default(), delegating: Arc::new(Semaphore::new(1)) })
 }
 
 async fn info(State(context): State<Context>) -> Response {
@@ -83,25 +96,57 @@ async fn revocations(State(context): State<Context>) -> Response {
     }
 }
 
-async fn renew(State(context): State<Context>, Extension(caller): Extension<Caller>) -> Response {
-    let Some(issuer) = context.handle.0.issuer.clone() else { return StatusCode::NOT_FOUND.into_response() };
+async fn renew(State(context): State<Context>, Extension(caller): Extension<Caller>, shown: Bytes) -> Response {
+    let Some(issuer) = context.handle.0.issuing.get() else { return StatusCode::NOT_FOUND.into_response() };
     let Some(renewing) = context.renewing.begin(caller.peer) else {
         return StatusCode::TOO_MANY_REQUESTS.into_response();
     };
-    let revocations = context.handle.members().revocations();
+    let members = context.handle.members().clone();
     let renew = move || {
         // Until it is done, also when nobody waits for it any more.
         let _renewing = renewing;
-        issuer.renew(&caller.membership, &revocations, clock::unix_s())
+        let now = clock::unix_s();
+        let chain = Chain::decode(&shown).map_err(certificate::Error::from)?;
+        let member = chain.verify(now, &members.mesh())?;
+        if member.peer != caller.peer {
+            return Err(certificate::Error::WrongSubject(member.peer).into());
+        }
+        issuer.renew(&member, chain.delegation.as_ref(), &members.revocations(), now)
     };
     match tokio::task::spawn_blocking(renew).await {
         Ok(Ok(chain)) => match chain.encode() {
             Ok(bytes) => bytes.into_response(),
             Err(error) => failed(&error),
         },
-        Ok(Err(error @ issuer::Error::NotDue)) => (StatusCode::CONFLICT, error.to_string()).into_response(),
-        Ok(Err(error @ issuer::Error::Refused(_))) => (StatusCode::FORBIDDEN, error.to_string()).into_response(),
-        Ok(Err(error)) => failed(&error),
+        Ok(Err(error)) => refused(&error),
+        Err(error) => failed(&error),
+    }
+}
+
+/// Why nothing was renewed.
+fn refused(error: &issuer::Error) -> Response {
+    let status = match error {
+        issuer::Error::NotDue | issuer::Error::EndsWithDelegation => StatusCode::CONFLICT,
+        issuer::Error::Certificate(_) => StatusCode::BAD_REQUEST,
+        issuer::Error::Refused(_)
+        | issuer::Error::Delegation(_)
+        | issuer::Error::DelegationEnded
+        | issuer::Error::DelegationRevoked => StatusCode::FORBIDDEN,
+        _ => return failed(error),
+    };
+    (status, error.to_string()).into_response()
+}
+
+/// Takes a delegation for this peer. Only one at a time is looked at: each waits for the disk.
+async fn delegation(State(context): State<Context>, Extension(caller): Extension<Caller>, body: Bytes) -> Response {
+    let Ok(appointment) = Appointment::decode(&body) else { return StatusCode::BAD_REQUEST.into_response() };
+    let Ok(_one) = context.delegating.try_acquire() else { return StatusCode::TOO_MANY_REQUESTS.into_response() };
+    match context.handle.accept(appointment).await {
+        Ok(()) => StatusCode::OK.into_response(),
+        Err(error @ (ManageError::Appointment(_) | ManageError::Outdated)) => {
+            tracing::info!(peer = %caller.peer, %error, "a delegation was refused");
+            (StatusCode::FORBIDDEN, error.to_string()).into_response()
+        }
         Err(error) => failed(&error),
     }
 }

@@ -10,11 +10,13 @@ mod lock;
 use dunlin_protocol::{
     certificate::Chain,
     codec,
-    id::PeerId,
+    delegation::Delegation,
+    id::{MeshId, PeerId},
     limits,
     revocation::{self, RevocationList, SignedRevocation},
+    signed::Signed,
 };
-use issuer_db::IssuerDb;
+use issuer_db::{IssuerDb, Owner};
 use libp2p::{Multiaddr, identity::Keypair};
 use lock::Lock;
 use serde::{Deserialize, Serialize};
@@ -37,6 +39,7 @@ const DIRECTORY_MODE: u32 = 0o700;
 const IDENTITY: &str = "identity.key";
 const MESH_KEY: &str = "mesh.key";
 const CERTIFICATE: &str = "certificate";
+const DELEGATION: &str = "delegation";
 const EPOCH: &str = "epoch";
 const REVOCATIONS: &str = "revocations";
 const KNOWN_PEERS_FILE: &str = "known_peers.json";
@@ -208,6 +211,35 @@ impl StateDir {
         file::write(&self.file(CERTIFICATE), &chain.encode()?)
     }
 
+    /// Removes the mesh key. Whether another copy exists is the caller's to know.
+    ///
+    /// # Errors
+    /// Cannot be removed.
+    pub fn remove_mesh_key(&self) -> Result<(), Error> {
+        let _writing = self.writing();
+        file::remove(&self.file(MESH_KEY))
+    }
+
+    /// This peer's delegation, not verified; `None` where it has none.
+    ///
+    /// # Errors
+    /// Cannot be read, or damaged.
+    pub fn delegation(&self) -> Result<Option<Signed<Delegation>>, Error> {
+        let path = self.file(DELEGATION);
+        let Some(bytes) = file::read(&path, FILE_BYTES)? else { return Ok(None) };
+        let damaged = |cause: codec::Error| Error::Damaged { path, cause: cause.to_string() };
+        codec::decode(&bytes, limits::DELEGATION_BYTES).map(Some).map_err(damaged)
+    }
+
+    /// Stores this peer's delegation in place of the one before.
+    ///
+    /// # Errors
+    /// Cannot be written.
+    pub fn store_delegation(&self, delegation: &Signed<Delegation>) -> Result<(), Error> {
+        let _writing = self.writing();
+        file::write(&self.file(DELEGATION), &codec::encode(delegation, limits::DELEGATION_BYTES)?)
+    }
+
     /// The epoch of this start: larger than every earlier one, and on disk before it is returned. The wall clock
     /// (`now`, unix seconds) keeps it growing when the directory was restored from a backup.
     ///
@@ -273,15 +305,19 @@ impl StateDir {
         file::write(&path, &bytes)
     }
 
-    /// The issuer's database, made if needed.
+    /// The issuer's database for `mesh`, made if there is none.
     ///
     /// # Errors
-    /// Cannot be opened.
-    pub fn issuer_db(&self) -> Result<IssuerDb, Error> {
+    /// Empty, or another peer's or mesh's: it is never taken for a new one. Cannot be opened.
+    pub fn issuer_db(&self, mesh: &MeshId) -> Result<IssuerDb, Error> {
+        let owner = Owner { mesh: *mesh, peer: self.identity()?.public().to_peer_id() };
+        let _writing = self.writing();
         let path = self.file(ISSUER_DB);
-        // SQLite would create it, and the journals beside it, readable by others.
-        file::create_private(&path)?;
-        Ok(IssuerDb::open(&path)?)
+        if !path.exists() {
+            // Whole or not there, whatever happens meanwhile.
+            file::make(&path, |beside| Ok(IssuerDb::create(beside, &owner)?))?;
+        }
+        Ok(IssuerDb::open(&path, &owner)?)
     }
 }
 

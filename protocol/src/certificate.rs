@@ -18,9 +18,11 @@ use serde::{Deserialize, Serialize};
 /// How long after its not-after a certificate still counts, seconds: the most by which clocks of a mesh may differ.
 pub const LEEWAY_S: u64 = 60 * 60;
 
-/// Capability of members that issue certificates, so that others know whom to ask for a renewal. Gives no right by
-/// itself: what counts is the signature.
+/// Capability of members that hold the mesh key, so that others know whom to ask for a renewal. Gives no right by itself:
+/// what counts is the signature.
 pub const ISSUE: &str = "issue";
+/// Capability of members that have a delegation. Gives no right by itself either.
+pub const DELEGATE: &str = "delegate";
 
 /// What an issuer says of a member.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,7 +31,8 @@ pub struct Certificate {
     pub mesh: MeshId,
     /// The member. Noise and TLS prove that a connection's other end is this peer.
     pub subject: PeerId,
-    /// The key that signs, in the form of a peer id: the mesh key's, or a delegated issuer's.
+    /// In whose name it is issued: the mesh key's, in the form of a peer id, or a delegated issuer's. That key signs. The
+    /// mesh key may also sign in a delegate's name, so that a renewal leaves the member in the delegate's branch.
     pub issuer: PeerId,
     /// What the member may do.
     pub roles: Roles,
@@ -137,6 +140,18 @@ enum Wire {
 }
 
 impl Chain {
+    /// Signs `certificate` with the mesh key in the name of the delegate that it names as its issuer.
+    ///
+    /// # Errors
+    /// The certificate is too large. That the delegation allows it is checked by [`Chain::verify`].
+    pub fn in_name_of_delegate(
+        certificate: &Certificate,
+        delegation: Signed<Delegation>,
+        mesh_key: &Keypair,
+    ) -> Result<Self, Error> {
+        Ok(Self { delegation: Some(delegation), certificate: Signed::sign(certificate, mesh_key)? })
+    }
+
     /// Signs `certificate` with the mesh key.
     ///
     /// # Errors
@@ -184,17 +199,21 @@ impl Chain {
             Some(signed) => Some(delegation::verify(signed, mesh)?),
             None => None,
         };
-        let signer = match &delegation {
+        let issuer = match &delegation {
             Some(delegation) => signed::public_key(&delegation.issuer)?,
-            None => mesh_key,
+            None => mesh_key.clone(),
         };
         // A certificate of another mesh is told as such, not as a bad signature.
         let claimed = self.certificate.peek()?;
         if claimed.mesh != *mesh {
             return Err(Error::WrongMesh(claimed.mesh));
         }
-        let certificate = self.certificate.verify(&signer)?;
-        if certificate.issuer != signer.to_peer_id() {
+        let certificate = match self.certificate.verify(&issuer) {
+            // The mesh key in the delegate's name.
+            Err(signed::Error::Signature) if delegation.is_some() => self.certificate.verify(&mesh_key)?,
+            verified => verified?,
+        };
+        if certificate.issuer != issuer.to_peer_id() {
             return Err(Error::WrongIssuer(certificate.issuer));
         }
         check_bounds(&certificate.models, &certificate.capabilities)?;
@@ -210,7 +229,7 @@ impl Chain {
     }
 }
 
-/// Who signed a certificate.
+/// In whose name a certificate was issued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Issuer {
     /// A holder of the mesh key.
@@ -222,6 +241,16 @@ pub enum Issuer {
         /// When the delegation was issued, unix seconds: revoking it ends the branch.
         delegated_at: u64,
     },
+}
+
+/// Why a member may issue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Authority {
+    /// The mesh key lies with it.
+    MeshKey,
+    /// The mesh key let it, within bounds.
+    Delegation,
 }
 
 /// What a verified chain says. Made by [`Chain::verify`].
@@ -243,7 +272,7 @@ pub struct Membership {
     pub issued_at: u64,
     /// Unix seconds; valid up to [`LEEWAY_S`] later.
     pub not_after: u64,
-    /// Who signed.
+    /// In whose name.
     pub issuer: Issuer,
 }
 
@@ -288,10 +317,17 @@ impl Membership {
         now <= self.not_after.saturating_add(LEEWAY_S)
     }
 
-    /// Whether the member issues certificates.
+    /// How the member comes to issue certificates, if it does. Who holds a delegation can show it by a certificate that
+    /// it issued to itself.
     #[must_use]
-    pub fn issues(&self) -> bool {
-        self.capabilities.iter().any(|capability| capability == ISSUE)
+    pub fn authority(&self) -> Option<Authority> {
+        let has = |word: &str| self.capabilities.iter().any(|capability| capability == word);
+        match self.issuer {
+            Issuer::Mesh if has(ISSUE) => Some(Authority::MeshKey),
+            Issuer::Mesh if has(DELEGATE) => Some(Authority::Delegation),
+            Issuer::Delegate { peer, .. } if peer == self.peer => Some(Authority::Delegation),
+            _ => None,
+        }
     }
 }
 

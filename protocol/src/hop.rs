@@ -138,6 +138,8 @@ pub enum Route {
     Logs,
     /// A certificate's renewal, asked of an issuer.
     Renew,
+    /// A delegation for the member that is called. Signed by the mesh key, so that it does not matter who hands it over.
+    Delegation,
     /// The newest revocation list.
     Revocations,
     /// A member's view of itself: roles, version, replicas.
@@ -150,6 +152,7 @@ impl Route {
     pub fn of(path: &str) -> Option<Self> {
         match path {
             "/mesh/renew" => Some(Self::Renew),
+            "/mesh/delegation" => Some(Self::Delegation),
             "/mesh/revocations" => Some(Self::Revocations),
             "/mesh/info" => Some(Self::Info),
             _ if path == "/mesh/logs" || path.starts_with("/mesh/logs/") => Some(Self::Logs),
@@ -164,7 +167,7 @@ impl Route {
         match self {
             Self::Inference => caller.contains(Role::Proxy),
             Self::Logs => caller.intersects(Roles::from_iter([Role::Proxy, Role::Orchestrator])),
-            Self::Renew | Self::Revocations | Self::Info => true,
+            Self::Renew | Self::Delegation | Self::Revocations | Self::Info => true,
         }
     }
 }

@@ -25,7 +25,7 @@ const ANY_VERSION_PREFIX: &str = "dunlin";
 /// Big-endian length of the body, in front of it.
 const LENGTH_BYTES: usize = 2;
 /// Head of the body's SHA-256, behind it.
-const CHECKSUM_BYTES: usize = 4;
+pub(crate) const CHECKSUM_BYTES: usize = 4;
 
 /// What an invitation gives, and to how many. Signed by the mesh key or by a delegated issuer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -247,13 +247,13 @@ impl Token {
     }
 }
 
-fn checksum(body: &[u8]) -> [u8; CHECKSUM_BYTES] {
+pub(crate) fn checksum(body: &[u8]) -> [u8; CHECKSUM_BYTES] {
     let digest: [u8; 32] = Sha256::digest(body).into();
     std::array::from_fn(|i| digest[i])
 }
 
 /// What mail programs, chats, shells and word processors put around or into a token.
-fn is_pasted_noise(c: char) -> bool {
+pub(crate) fn is_pasted_noise(c: char) -> bool {
     c.is_whitespace()
         || c.is_control()
         || matches!(c, '"' | '\'' | '`' | '\\' | '<' | '>' | '\u{2018}'..='\u{201f}' | '\u{200b}'..='\u{200d}' | '\u{feff}' | '\u{ab}' | '\u{bb}')

@@ -3,6 +3,7 @@
 //! Pure: no I/O, no clock, no async runtime. Time comes in as an argument, randomness too.
 
 pub mod announcement;
+pub mod appointment;
 pub mod certificate;
 pub mod codec;
 pub mod delegation;
@@ -12,6 +13,7 @@ pub mod id;
 pub mod invitation;
 pub mod limits;
 pub mod load;
+pub mod mesh_key;
 pub mod pattern;
 pub mod record;
 pub mod revocation;

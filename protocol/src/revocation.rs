@@ -19,7 +19,8 @@ use std::{collections::BTreeMap, fmt};
 /// What is revoked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Target {
-    /// A member's certificates.
+    /// A member's certificates. By the mesh key: also its delegations, since whoever has the member's key could issue to
+    /// itself in other names.
     Member(PeerId),
     /// A delegate's right to issue, and with it every certificate that it issued under it.
     Delegate(PeerId),
@@ -288,10 +289,23 @@ impl RevocationList {
         match membership.issuer {
             Issuer::Mesh => false,
             Issuer::Delegate { peer, delegated_at } => {
-                ended(Signer::Delegate(peer), member, membership.issued_at)
-                    || ended(Signer::Mesh, Target::Delegate(peer), delegated_at)
+                ended(Signer::Delegate(peer), member, membership.issued_at) || self.ends_delegation(&peer, delegated_at)
             }
         }
+    }
+
+    /// Whether a delegation of `delegate` that was issued at `delegated_at` (unix seconds) was revoked: by itself, or
+    /// with the delegate's membership.
+    #[must_use]
+    pub fn ends_delegation(&self, delegate: &PeerId, delegated_at: u64) -> bool {
+        delegated_at < self.delegations_revoked_before(delegate)
+    }
+
+    /// The moment before which delegations of `delegate` are void, unix seconds; 0 when never revoked.
+    #[must_use]
+    pub fn delegations_revoked_before(&self, delegate: &PeerId) -> u64 {
+        let before = |target| self.entries.get(&(Signer::Mesh, target)).map_or(0, |(before, _)| *before);
+        before(Target::Delegate(*delegate)).max(before(Target::Member(*delegate)))
     }
 
     /// The moment before which certificates of `peer` are void, unix seconds, by whomever; 0 when never revoked.

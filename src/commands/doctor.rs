@@ -25,6 +25,9 @@ use std::{
 /// A certificate that has not renewed itself by then is in trouble, seconds.
 const EXPIRES_SOON: i64 = 5 * 86_400;
 
+/// A delegation that was not renewed by then deserves a word: people renew it. Days.
+const DELEGATION_ENDS_SOON: u64 = 30;
+
 #[derive(Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Verdict {
@@ -111,6 +114,23 @@ fn directory(home: &Path, findings: &mut Findings) {
 async fn running(mut client: Client, findings: &mut Findings) -> Result<()> {
     let status: Status = client.get("/status").await?;
     findings.ok("node", format!("runs as {}, version {}", status.peer, status.version));
+    if let Some(advice) = super::status::revoked(&status) {
+        let (found, what_to_do) = advice.split_once("; ").unwrap_or((&advice, "dunlin join TOKEN"));
+        findings.fail("membership", found, what_to_do);
+        // Nothing else works without it.
+        return Ok(());
+    }
+    if let Some(delegation) = &status.delegation {
+        let left = delegation.not_after.saturating_sub(clock::unix_s()) / 86_400;
+        match left < DELEGATION_ENDS_SOON {
+            true => findings.warn(
+                "delegation",
+                format!("ends in {left} days, and every membership that this machine gave with it"),
+                "delegate to it again where the mesh key lies",
+            ),
+            false => findings.ok("delegation", format!("this machine may issue for {left} more days")),
+        }
+    }
     let days = status.expires_in_s / 86_400;
     match status.expires_in_s {
         ..=0 => findings.fail("certificate", "has expired", "join again with a new invitation"),
@@ -185,9 +205,20 @@ fn stopped(home: &Path, findings: &mut Findings) {
                 let own = mesh.members.own();
                 findings.ok("certificate", format!("{} of mesh {}, roles {}", own.peer, own.mesh, own.roles));
             }
-            Err(error) => {
-                findings.warn("certificate", error.to_string(), "dunlin up makes a mesh; dunlin join enters one")
-            }
+            Err(error) => match error.downcast_ref::<mesh::Error>() {
+                Some(mesh::Error::Revoked) => findings.fail(
+                    "membership",
+                    "this machine's membership was revoked",
+                    "ask for a new invitation, then: dunlin join TOKEN",
+                ),
+                Some(mesh::Error::Expired) => {
+                    findings.fail("certificate", "has expired", "ask for a new invitation, then: dunlin join TOKEN");
+                }
+                Some(mesh::Error::NotAMember) => {
+                    findings.warn("certificate", error.to_string(), "dunlin up makes a mesh; dunlin join enters one");
+                }
+                _ => findings.fail("certificate", error.to_string(), "see what it names"),
+            },
         }
     }
     let free = TcpListener::bind((Ipv4Addr::UNSPECIFIED, MESH_PORT)).is_ok()

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use dunlin_node::{
     clock,
     control::{Invitation, Invite},
-    issuer::{InvitationOptions, Issuer},
+    issuer::InvitationOptions,
     mesh,
     state::StateDir,
 };
@@ -33,14 +33,18 @@ async fn from_node(args: InviteArgs, home: &Path) -> Result<String> {
 /// For scripts that hand out tokens before the first node runs.
 fn offline(args: InviteArgs, home: &Path) -> Result<String> {
     let state = StateDir::open(home).context("--address makes a token without the running node")?;
-    mesh::load(&state, clock::unix_s())?;
-    let Some(issuer) = Issuer::open(&state)? else {
-        bail!(Failure::Usage("this machine holds no mesh key; invite where the mesh was made".into()));
+    let mesh = mesh::load(&state, clock::unix_s())?;
+    let Some(issuer) = mesh.issuer else {
+        bail!(Failure::Usage(
+            "this machine may not invite; do it where the mesh was made, or where `dunlin mesh delegate` allowed it"
+                .into()
+        ));
     };
-    let defaults = InvitationOptions::default();
+    issuer.check(&mesh.members.revocations(), clock::unix_s())?;
+    let defaults = issuer.default_invitation();
     let options = InvitationOptions {
         roles: if args.roles.is_empty() { defaults.roles } else { Roles::from_iter(args.roles) },
-        models: if args.models.is_empty() { Models::Any } else { Models::Only(args.models) },
+        models: if args.models.is_empty() { defaults.models } else { Models::Only(args.models) },
         life: args.ttl,
         uses: args.uses,
     };

@@ -5,7 +5,7 @@ use crate::{exit::Failure, output};
 use anyhow::{Result, bail};
 use dunlin_node::{
     PeerInfo,
-    control::{Revoke, Status},
+    control::{IssuerInfo, Revoke, Status},
 };
 use std::path::Path;
 
@@ -14,13 +14,18 @@ pub(crate) async fn run(peer: &str, home: &Path) -> Result<()> {
     let peer = who::expect(&mut client, peer).await?;
     let own: Status = client.get("/status").await?;
     if own.peer == peer.to_string() {
-        bail!(Failure::Usage("this is this machine itself; without it nobody could be invited any more".into()));
+        bail!(Failure::Usage("this is this machine itself; revoke it on another one that may issue".into()));
     }
     let known: Vec<PeerInfo> = client.get("/peers").await?;
     if !known.iter().any(|other| other.peer == peer.to_string()) {
         output::note("no such member is known here; it is revoked all the same");
     }
+    let issuers: Vec<IssuerInfo> = client.get("/issuers").await?;
+    let was_issuer = issuers.iter().any(|issuer| issuer.peer == peer.to_string());
     client.post::<serde_json::Value>("/revoke", &Revoke { peer: peer.to_string() }).await?;
     output::line(&format!("revoked {peer}"));
+    if was_issuer {
+        output::note("its right to issue ended as well, and so did the memberships that it gave");
+    }
     Ok(())
 }

@@ -39,10 +39,16 @@ fn human(shown: &Shown) -> String {
     let Shown { node, process, engines } = shown;
     let roles: Vec<_> = node.roles.iter().map(|role| role.as_str()).collect();
     let mut lines = vec![format!("mesh      {}", node.mesh), format!("peer      {}", node.peer)];
+    if let Some(advice) = revoked(node) {
+        lines.push(format!("REVOKED   {advice}"));
+    }
     if let Some(name) = &node.name {
         lines.push(format!("name      {name}"));
     }
     lines.push(format!("roles     {}{}", roles.join(", "), if node.issuer { ", issues invitations" } else { "" }));
+    if let Some(delegation) = &node.delegation {
+        lines.push(format!("may give  {}", super::mesh::bounds(delegation)));
+    }
     lines.push(format!("valid     {} more days", node.expires_in_s / 86_400));
     lines.extend(node.listen.iter().map(|address| format!("listening {address}")));
     if let Some(endpoint) = &process.endpoint {
@@ -54,6 +60,17 @@ fn human(shown: &Shown) -> String {
         lines.push(engine_line(engine));
     }
     lines.join("\n")
+}
+
+/// What to do where the membership was revoked.
+pub(super) fn revoked(node: &Status) -> Option<String> {
+    if !node.revoked {
+        return None;
+    }
+    let says = node.revoked_says.as_ref().map(|peer| format!(", as member {peer} says")).unwrap_or_default();
+    Some(format!(
+        "this machine's membership was revoked{says}; ask for a new invitation, stop this process, then: dunlin join TOKEN"
+    ))
 }
 
 fn engine_line(engine: &serde_json::Value) -> String {

@@ -8,7 +8,7 @@ use crate::{
 };
 use anyhow::{Result, bail};
 use dunlin_agent::{EngineConfig, Source, demo, discover};
-use dunlin_node::{clock, issuer::InvitationOptions, mesh, state::StateDir};
+use dunlin_node::{clock, mesh, state::StateDir};
 use dunlin_protocol::{
     id::{Role, Roles},
     runtime::Catalogue,
@@ -54,7 +54,7 @@ fn membership(state: &StateDir, node: &NodeSettings) -> Result<(Roles, bool)> {
                     "--name is ignored: a name stands in the certificate; give it to `dunlin join` or `mesh create`",
                 );
             }
-            Ok((own.roles, mesh.issuer.is_some()))
+            Ok((own.roles, mesh.issuer.is_some_and(|issuer| issuer.holds_mesh_key())))
         }
         Err(mesh::Error::NotAMember) => {
             let own = mesh::create(state, first_roles(), node.name.clone(), now)?;
@@ -93,7 +93,8 @@ async fn greet(service: &Service) {
     if let (Some(keys), false) = (&service.keys, service.process.no_auth) {
         print_key(keys);
     }
-    if let Ok(token) = service.handle.invite(InvitationOptions::default()).await
+    if let Ok(invitation) = service.handle.default_invitation()
+        && let Ok(token) = service.handle.invite(invitation).await
         && let Ok(token) = token.to_text()
     {
         output::line(&format!("join      dunlin join {token}"));

@@ -5,6 +5,7 @@
 #![allow(clippy::disallowed_methods)]
 
 mod cli;
+mod delegation;
 mod failover;
 mod harness;
 mod lifecycle;

@@ -1,10 +1,14 @@
 //! The node's own routes on the control socket.
 
+mod delegation;
+
 use crate::{
     clock,
     directory::Reachability,
-    handle::{Handle, ManageError},
-    issuer::InvitationOptions,
+    handle::Handle,
+    issuer::{self, InvitationOptions},
+    manage::ManageError,
+    members::Standing,
     peer_info::PeerInfo,
 };
 use axum::{
@@ -14,6 +18,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{get, post},
 };
+pub use delegation::{Bounds, Delegate, IssuerInfo, Undelegate};
 use dunlin_protocol::{
     announcement::ReplicaState,
     id::{ModelId, Name, PeerId, Role, Roles, RuntimeName},
@@ -36,6 +41,12 @@ pub struct Status {
     pub roles: Vec<Role>,
     /// Whether invitations are made here.
     pub issuer: bool,
+    /// Within which bounds, where the mesh key lies elsewhere.
+    pub delegation: Option<Bounds>,
+    /// Whether this machine's membership was revoked.
+    pub revoked: bool,
+    /// The member that says so, where no signed revocation has arrived here.
+    pub revoked_says: Option<String>,
     /// End of its certificate, unix seconds.
     pub not_after: u64,
     /// Seconds until then; negative within the leeway.
@@ -79,7 +90,7 @@ pub struct ModelInfo {
 pub struct Invite {
     /// Roles; agent and proxy when empty.
     pub roles: Vec<Role>,
-    /// Model patterns; absent: every model.
+    /// Model patterns; absent: every model that may be given here.
     pub models: Option<Vec<Pattern>>,
     /// Life of the invitation, seconds; a day when absent.
     pub ttl_s: Option<u64>,
@@ -109,6 +120,9 @@ pub(super) fn routes(handle: Handle) -> Router {
         .route("/models", get(models))
         .route("/invite", post(invite))
         .route("/revoke", post(revoke))
+        .route("/issuers", get(delegation::issuers))
+        .route("/delegate", post(delegation::delegate))
+        .route("/undelegate", post(delegation::undelegate))
         .with_state(handle)
 }
 
@@ -119,13 +133,21 @@ async fn status(State(handle): State<Handle>) -> Json<Status> {
         let connected = directory.peers().filter(|peer| peer.peer != own && peer.reachability.is_connected()).count();
         (connected, directory.models().count())
     });
+    let standing = handle.members().standing();
+    let revoked_says = match standing {
+        Standing::CalledRevoked(peer) => Some(peer.to_string()),
+        Standing::Member | Standing::Revoked => None,
+    };
     let left = i128::from(own.not_after) - i128::from(clock::unix_s());
     Json(Status {
         peer: handle.peer_id().to_string(),
         mesh: handle.mesh().to_string(),
         name: own.name.clone(),
         roles: own.roles.iter().collect(),
-        issuer: handle.0.issuer.is_some(),
+        issuer: handle.issues(),
+        delegation: handle.delegation().as_ref().map(Bounds::of),
+        revoked: standing != Standing::Member,
+        revoked_says,
         not_after: own.not_after,
         expires_in_s: i64::try_from(left).unwrap_or(i64::MAX),
         epoch: handle.epoch(),
@@ -179,10 +201,13 @@ impl ModelInfo {
 }
 
 async fn invite(State(handle): State<Handle>, Json(asked): Json<Invite>) -> Response {
-    let defaults = InvitationOptions::default();
+    let defaults = match handle.default_invitation() {
+        Ok(defaults) => defaults,
+        Err(error) => return manage_failure(&error),
+    };
     let options = InvitationOptions {
         roles: if asked.roles.is_empty() { defaults.roles } else { Roles::from_iter(asked.roles) },
-        models: asked.models.map_or(Models::Any, Models::Only),
+        models: asked.models.map_or(defaults.models, Models::Only),
         life: asked.ttl_s.map_or(defaults.life, Duration::from_secs),
         uses: asked.uses.unwrap_or(defaults.uses),
     };
@@ -207,9 +232,11 @@ async fn revoke(State(handle): State<Handle>, Json(asked): Json<Revoke>) -> Resp
 
 fn manage_failure(error: &ManageError) -> Response {
     let status = match error {
-        ManageError::NotAnIssuer => StatusCode::CONFLICT,
-        ManageError::Stopped => StatusCode::SERVICE_UNAVAILABLE,
-        ManageError::Issuer(_) => StatusCode::BAD_REQUEST,
+        ManageError::NotAnIssuer | ManageError::Outdated => StatusCode::CONFLICT,
+        ManageError::Stopped | ManageError::Unreachable { .. } => StatusCode::SERVICE_UNAVAILABLE,
+        ManageError::Issuer(issuer::Error::NotTheMeshKey) => StatusCode::CONFLICT,
+        ManageError::Issuer(_) | ManageError::Appointment(_) => StatusCode::BAD_REQUEST,
+        ManageError::NotTaken { .. } => StatusCode::BAD_GATEWAY,
         ManageError::State(_) | ManageError::Task(_) => StatusCode::INTERNAL_SERVER_ERROR,
     };
     failure(status, error)

@@ -1,5 +1,11 @@
 use super::*;
 use crate::mesh;
+use dunlin_protocol::{
+    certificate::Membership,
+    id::{Role, Roles},
+    invitation::{Invitation, Token},
+    pattern::Models,
+};
 use rand::{SeedableRng, rngs::StdRng};
 use std::sync::Barrier;
 
@@ -90,7 +96,7 @@ fn expired_withdrawn_foreign_and_unknown_invitations_give_nothing() {
     // Signed by the mesh key, but made by an issuer whose database is lost.
     let seed = [9; 32];
     let lost = Invitation { key: invitation::public_half(&seed).unwrap(), ..token.invitation().unwrap() };
-    let lost = Token::new(seed, Signed::sign(&lost, &issuer.0.mesh_key).unwrap(), vec![]).unwrap();
+    let lost = Token::new(seed, issuer.0.signer.sign(&lost).unwrap(), vec![]).unwrap();
     assert_eq!(redeem(&issuer, &lost, peer(), NOW), Err(Refusal::InvitationUnknown));
 }
 
@@ -112,7 +118,7 @@ fn a_revoked_member_comes_back_only_with_a_new_invitation() {
     let mut list = RevocationList::default();
     list.insert(issuer.revoke(joiner, 0, NOW).unwrap(), &issuer.mesh()).unwrap();
     assert!(list.revokes(&member));
-    assert_eq!(issuer.renew(&member, &list, NOW).unwrap_err().refusal(), Refusal::Revoked);
+    assert_eq!(issuer.renew(&member, None, &list, NOW).unwrap_err().refusal(), Refusal::Revoked);
     let again = issuer.redeem(joiner, &old.request(joiner, None).unwrap(), &list, NOW).unwrap_err();
     assert_eq!(again.refusal(), Refusal::Revoked);
     let options = InvitationOptions::default();
@@ -140,11 +146,11 @@ fn renewing_keeps_the_rights_and_ends_with_the_membership() {
     let none = RevocationList::default();
     let member = redeem(&issuer, &invite(&issuer, 1), peer(), NOW).unwrap().verify(NOW, &issuer.mesh()).unwrap();
     let later = NOW + 25 * DAY;
-    let renewed = issuer.renew(&member, &none, later).unwrap().verify(later, &issuer.mesh()).unwrap();
+    let renewed = issuer.renew(&member, None, &none, later).unwrap().verify(later, &issuer.mesh()).unwrap();
     assert_eq!((renewed.peer, renewed.roles, &renewed.models), (member.peer, member.roles, &member.models));
     assert_eq!(renewed.not_after, later + CERTIFICATE_LIFE.as_secs());
     let end = member.not_after + certificate::LEEWAY_S + 1;
-    assert_eq!(issuer.renew(&member, &none, end).unwrap_err().refusal(), Refusal::Expired);
+    assert_eq!(issuer.renew(&member, None, &none, end).unwrap_err().refusal(), Refusal::Expired);
 }
 
 #[test]
@@ -154,7 +160,7 @@ fn the_newest_certificate_of_each_peer_is_listed() {
     let joiner = peer();
     let member = redeem(&issuer, &invite(&issuer, 1), joiner, NOW).unwrap().verify(NOW, &issuer.mesh()).unwrap();
     let later = NOW + 25 * DAY;
-    issuer.renew(&member, &RevocationList::default(), later).unwrap();
+    issuer.renew(&member, None, &RevocationList::default(), later).unwrap();
     let issued = issuer.issued().unwrap();
     assert_eq!((issued.len(), issued[0].peer, issued[0].issued_at), (2, joiner, later));
     assert_eq!(issued[0].not_after, later + CERTIFICATE_LIFE.as_secs());
@@ -172,7 +178,7 @@ fn a_certificate_is_renewed_when_it_is_due_and_once() {
     let issuer = issuer(&home);
     let none = RevocationList::default();
     let member = redeem(&issuer, &invite(&issuer, 1), peer(), NOW).unwrap().verify(NOW, &issuer.mesh()).unwrap();
-    let early = issuer.renew(&member, &none, NOW + 9).unwrap_err();
+    let early = issuer.renew(&member, None, &none, NOW + 9).unwrap_err();
     assert!(early.to_string().contains("not due"), "{early}");
 
     let later = NOW + 25 * DAY;
@@ -180,7 +186,7 @@ fn a_certificate_is_renewed_when_it_is_due_and_once() {
     let chains: Vec<Chain> = std::thread::scope(|scope| {
         let ask = |n| {
             start.wait();
-            issuer.renew(&member, &none, later + n).unwrap()
+            issuer.renew(&member, None, &none, later + n).unwrap()
         };
         let asking: Vec<_> = (0..8).map(|n| scope.spawn(move || ask(n))).collect();
         asking.into_iter().map(|asked| asked.join().unwrap()).collect()
@@ -196,11 +202,11 @@ fn a_renewal_of_other_rights_or_one_that_is_due_itself_is_not_given_again() {
     let none = RevocationList::default();
     let member = redeem(&issuer, &invite(&issuer, 1), peer(), NOW).unwrap().verify(NOW, &issuer.mesh()).unwrap();
     let (later, last) = (NOW + 25 * DAY, NOW + 50 * DAY);
-    let renewed = issuer.renew(&member, &none, later).unwrap().verify(later, &issuer.mesh()).unwrap();
+    let renewed = issuer.renew(&member, None, &none, later).unwrap().verify(later, &issuer.mesh()).unwrap();
     let proxy = Membership { roles: Roles::from_iter([Role::Proxy]), ..member };
-    let narrowed = issuer.renew(&proxy, &none, later).unwrap().verify(later, &issuer.mesh()).unwrap();
+    let narrowed = issuer.renew(&proxy, None, &none, later).unwrap().verify(later, &issuer.mesh()).unwrap();
     assert_eq!(narrowed.roles, proxy.roles);
-    let again = issuer.renew(&renewed, &none, last).unwrap().verify(last, &issuer.mesh()).unwrap();
+    let again = issuer.renew(&renewed, None, &none, last).unwrap().verify(last, &issuer.mesh()).unwrap();
     assert_eq!((again.roles, again.issued_at), (renewed.roles, last));
 }
 
@@ -215,4 +221,127 @@ fn certificates_that_ended_long_ago_are_forgotten() {
     let new = issuer.invite(&options, vec![], much_later, &mut StdRng::from_seed([7; 32])).unwrap();
     redeem(&issuer, &new, peer(), much_later).unwrap();
     assert_eq!(rows(&home, "issued", gone), 0);
+}
+
+mod delegates {
+    use super::*;
+    use dunlin_protocol::{certificate::Issuer as Name, pattern::Pattern};
+
+    fn only(pattern: &str) -> Models {
+        Models::Only(vec![Pattern::new(pattern).unwrap()])
+    }
+
+    /// A home whose peer the mesh key lets issue for agents of some models.
+    fn delegate_of(holder: &Issuer, life_s: u64) -> Home {
+        let directory = tempfile::tempdir().unwrap();
+        let state = StateDir::open(directory.path()).unwrap();
+        let peer = state.identity().unwrap().public().to_peer_id();
+        let member = member_of(holder, peer);
+        let options = DelegationOptions {
+            roles: Roles::from_iter([Role::Agent]),
+            models: only("Qwen/*"),
+            certificate_life: Duration::from_secs(7 * DAY),
+            life: Duration::from_secs(life_s),
+        };
+        let appointment = holder.delegate(&member, &options, &RevocationList::default(), NOW).unwrap();
+        state.store_chain(&appointment.chain).unwrap();
+        state.store_delegation(&appointment.delegation).unwrap();
+        Home { _directory: directory, state }
+    }
+
+    fn member_of(issuer: &Issuer, peer: PeerId) -> Membership {
+        let mut seed = [0; 32];
+        seed.copy_from_slice(&peer.to_bytes()[..32]);
+        let mut rng = StdRng::from_seed(seed);
+        let token = issuer.invite(&issuer.default_invitation(), vec![], NOW, &mut rng).unwrap();
+        redeem(issuer, &token, peer, NOW).unwrap().verify(NOW, &issuer.mesh()).unwrap()
+    }
+
+    #[test]
+    fn they_admit_within_their_bounds() {
+        let (first, none) = (home(), RevocationList::default());
+        let holder = issuer(&first);
+        let branch = delegate_of(&holder, 100 * DAY);
+        let delegate = issuer(&branch);
+        assert!(!delegate.holds_mesh_key() && delegate.mesh() == holder.mesh());
+        let member = member_of(&delegate, peer());
+        assert_eq!(member.issuer, Name::Delegate { peer: delegate.0.peer, delegated_at: NOW + 1 });
+        assert_eq!((member.not_after, &member.models), (NOW + 7 * DAY, &only("Qwen/*")));
+        let mut rng = StdRng::from_seed([8; 32]);
+        let wide = InvitationOptions { models: Models::Any, ..delegate.default_invitation() };
+        assert!(matches!(delegate.invite(&wide, vec![], NOW, &mut rng), Err(Error::Delegation(_))));
+        let narrow = InvitationOptions { models: only("Qwen/Qwen3*"), ..delegate.default_invitation() };
+        let token = delegate.invite(&narrow, vec![], NOW + 98 * DAY, &mut rng).unwrap();
+        let last = redeem(&delegate, &token, peer(), NOW + 98 * DAY).unwrap();
+        assert_eq!(last.verify(NOW + 98 * DAY, &delegate.mesh()).unwrap().not_after, NOW + 100 * DAY);
+        assert_eq!(redeem(&delegate, &token, peer(), NOW + 100 * DAY), Err(Refusal::NotAnIssuer));
+        assert!(matches!(delegate.check(&none, NOW + 100 * DAY), Err(Error::DelegationEnded)));
+        // Depth one.
+        let refused = delegate.delegate(&member, &DelegationOptions::default(), &none, NOW);
+        assert!(matches!(refused, Err(Error::NotTheMeshKey)));
+        assert!(matches!(delegate.undelegate(member.peer, 0, NOW), Err(Error::NotTheMeshKey)));
+    }
+
+    #[test]
+    fn their_right_ends_with_its_revocation_and_so_does_what_they_gave() {
+        let first = home();
+        let holder = issuer(&first);
+        let branch = delegate_of(&holder, 100 * DAY);
+        let delegate = issuer(&branch);
+        let member = member_of(&delegate, peer());
+        for revocation in [holder.undelegate(delegate.0.peer, 0, NOW), holder.revoke(delegate.0.peer, 0, NOW)] {
+            let mut list = RevocationList::default();
+            list.insert(revocation.unwrap(), &holder.mesh()).unwrap();
+            assert!(list.revokes(&member));
+            assert!(matches!(delegate.check(&list, NOW), Err(Error::DelegationRevoked)));
+            let later = NOW + 6 * DAY;
+            assert_eq!(delegate.renew(&member, None, &list, later).unwrap_err().refusal(), Refusal::Revoked);
+        }
+    }
+
+    #[test]
+    fn members_are_renewed_in_their_branch_and_by_nobody_elses() {
+        let (first, none) = (home(), RevocationList::default());
+        let holder = issuer(&first);
+        let (one, two) = (delegate_of(&holder, 100 * DAY), delegate_of(&holder, 100 * DAY));
+        let (delegate, other) = (issuer(&one), issuer(&two));
+        let member = member_of(&delegate, peer());
+        let right = one.state.delegation().unwrap().unwrap();
+        let later = NOW + 5 * DAY;
+        let renewed = |by: &Issuer, shown| {
+            by.renew(&member, shown, &none, later).map(|chain| chain.verify(later, &holder.mesh()).unwrap())
+        };
+        for by in [&delegate, &holder] {
+            let renewed = renewed(by, Some(&right)).unwrap();
+            assert_eq!((renewed.issuer, renewed.not_after), (member.issuer, later + 7 * DAY));
+        }
+        assert_eq!(renewed(&other, Some(&right)).unwrap_err().refusal(), Refusal::NotAnIssuer);
+        // In the name of a delegation that it is not under, or of none.
+        let wrong = two.state.delegation().unwrap().unwrap();
+        assert_eq!(renewed(&holder, Some(&wrong)).unwrap_err().refusal(), Refusal::Invalid);
+        assert_eq!(renewed(&holder, None).unwrap_err().refusal(), Refusal::Invalid);
+        // The mesh key's own members, too, as far as its rights go.
+        let token = {
+            let models = only("Qwen/Qwen3*");
+            let options =
+                InvitationOptions { roles: Roles::from_iter([Role::Agent]), models, ..holder.default_invitation() };
+            holder.invite(&options, vec![], NOW, &mut StdRng::from_seed([9; 32])).unwrap()
+        };
+        let narrow = redeem(&holder, &token, peer(), NOW).unwrap().verify(NOW, &holder.mesh()).unwrap();
+        let later = NOW + 26 * DAY;
+        let taken = delegate.renew(&narrow, None, &none, later).unwrap().verify(later, &holder.mesh()).unwrap();
+        assert_eq!((taken.issuer, taken.models), (member.issuer, narrow.models));
+        let wide = member_of(&holder, peer());
+        assert!(matches!(delegate.renew(&wide, None, &none, later), Err(Error::Delegation(_))));
+    }
+
+    #[test]
+    fn a_certificate_that_ends_with_the_delegation_is_not_renewed_again_and_again() {
+        let first = home();
+        let branch = delegate_of(&issuer(&first), 5 * DAY);
+        let delegate = issuer(&branch);
+        let member = member_of(&delegate, peer());
+        let late = delegate.renew(&member, None, &RevocationList::default(), NOW + 4 * DAY);
+        assert!(matches!(late, Err(Error::EndsWithDelegation)), "{late:?}");
+    }
 }

@@ -14,7 +14,7 @@ fn a_mesh_is_made_once_and_taken_up_again() {
     let state = StateDir::open(home.path()).unwrap();
     assert!(matches!(load(&state, NOW), Err(Error::NotAMember)));
     let own = create(&state, roles(), Some(Name::new("box").unwrap()), NOW).unwrap();
-    assert!(own.issues() && own.roles == roles());
+    assert!(own.authority() == Some(certificate::Authority::MeshKey) && own.roles == roles());
     assert!(matches!(create(&state, roles(), None, NOW), Err(Error::AlreadyAMember(mesh)) if mesh == own.mesh));
     let mesh = load(&state, NOW).unwrap();
     assert_eq!((*mesh.members.own()).clone(), own);
@@ -60,4 +60,98 @@ fn the_mesh_keys_holder_changes_its_own_roles() {
     assert!(
         matches!(reissue_own(&state, roles(), None, NOW + DAY), Err(Error::NotTheMeshKey(mesh)) if mesh == own.mesh)
     );
+}
+
+/// A machine that made a mesh, and one that it let issue, by files alone.
+fn delegated(key_home: &StateDir, delegate: &StateDir, life: std::time::Duration) -> Members {
+    use crate::issuer::{DelegationOptions, InvitationOptions};
+    use dunlin_protocol::pattern::Models;
+    let issuer = Issuer::open(key_home).unwrap().unwrap();
+    let none = RevocationList::default();
+    let peer = delegate.identity().unwrap().public().to_peer_id();
+    let mut rng = rand::make_rng::<rand::rngs::StdRng>();
+    let token = issuer.invite(&InvitationOptions::default(), vec![], NOW, &mut rng).unwrap();
+    let chain: Chain = issuer.redeem(peer, &token.request(peer, None).unwrap(), &none, NOW).unwrap();
+    let member = chain.verify(NOW, &issuer.mesh()).unwrap();
+    let options = DelegationOptions { life, models: Models::Any, ..DelegationOptions::default() };
+    let appointment = issuer.delegate(&member, &options, &none, NOW).unwrap();
+    issuer.remember(&appointment).unwrap();
+    delegate.store_chain(&appointment.chain).unwrap();
+    delegate.store_delegation(&appointment.delegation).unwrap();
+    load(delegate, NOW).unwrap().members
+}
+
+const YEAR: std::time::Duration = std::time::Duration::from_secs(365 * DAY);
+
+#[test]
+fn a_delegate_renews_itself_as_long_as_its_delegation_lasts() {
+    let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (holder, delegate) = (StateDir::open(one.path()).unwrap(), StateDir::open(two.path()).unwrap());
+    create(&holder, roles(), None, NOW).unwrap();
+    let first = delegated(&holder, &delegate, YEAR).own();
+    assert_eq!(first.authority(), Some(certificate::Authority::Delegation));
+    // Away for longer than its certificate lived, and the mesh key is nowhere.
+    let later = NOW + 200 * DAY;
+    let mesh = load(&delegate, later).unwrap();
+    let own = mesh.members.own();
+    assert_eq!((own.issued_at, own.roles, own.authority()), (later, roles(), Some(certificate::Authority::Delegation)));
+    assert!(!mesh.issuer.unwrap().holds_mesh_key());
+    let last = load(&delegate, NOW + 364 * DAY).unwrap().members.own();
+    assert_eq!(last.not_after, NOW + 365 * DAY, "no longer than that");
+    assert!(matches!(load(&delegate, NOW + 366 * DAY), Err(Error::Expired)));
+}
+
+#[test]
+fn the_mesh_key_leaves_a_machine_only_when_another_may_issue_and_comes_back() {
+    let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (holder, delegate) = (StateDir::open(one.path()).unwrap(), StateDir::open(two.path()).unwrap());
+    let id = create(&holder, roles(), None, NOW).unwrap().mesh;
+    assert!(matches!(key::remove(&holder, NOW), Err(Error::NobodyIssues)));
+    assert!(holder.mesh_key().unwrap().is_some());
+    delegated(&holder, &delegate, YEAR);
+    assert!(matches!(key::remove(&holder, NOW + 366 * DAY), Err(Error::NobodyIssues)), "one that holds");
+    let (text, mesh) = key::export(&holder).unwrap();
+    assert_eq!(mesh, id);
+    key::remove(&holder, NOW).unwrap();
+    assert!(matches!(key::export(&holder), Err(Error::NoMeshKey)));
+    let left = load(&holder, NOW).unwrap();
+    assert!(left.issuer.is_none() && left.members.own().authority().is_none() && left.members.own().roles == roles());
+    assert!(matches!(key::remove(&holder, NOW), Err(Error::NoMeshKey)));
+
+    let own = key::import(&holder, &text, roles(), None, NOW).unwrap();
+    assert_eq!(own.authority(), Some(certificate::Authority::MeshKey));
+    assert!(load(&holder, NOW).unwrap().issuer.unwrap().holds_mesh_key());
+    // A machine of no mesh begins anew with it; one of another mesh is left alone.
+    let (three, four) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (fresh, other) = (StateDir::open(three.path()).unwrap(), StateDir::open(four.path()).unwrap());
+    assert_eq!(key::import(&fresh, &text, roles(), None, NOW).unwrap().mesh, id);
+    create(&other, roles(), None, NOW).unwrap();
+    assert!(matches!(key::import(&other, &text, roles(), None, NOW), Err(Error::AnotherMesh { .. })));
+    assert!(matches!(key::import(&other, "dunlin1", roles(), None, NOW), Err(Error::KeyText(_))));
+}
+
+#[test]
+fn a_machine_that_delegates_to_itself_goes_on_without_the_key() {
+    use crate::issuer::{DelegationOptions, InvitationOptions};
+    let home = tempfile::tempdir().unwrap();
+    let state = StateDir::open(home.path()).unwrap();
+    let own = create(&state, roles(), None, NOW).unwrap();
+    let none = RevocationList::default();
+    let issuer = Issuer::open(&state).unwrap().unwrap();
+    let mut rng = rand::make_rng::<rand::rngs::StdRng>();
+    // Made with the key, redeemed without.
+    let token = issuer.invite(&InvitationOptions::default(), vec![], NOW, &mut rng).unwrap();
+    let appointment = issuer.delegate(&own, &DelegationOptions::default(), &none, NOW).unwrap();
+    state.store_chain(&appointment.chain).unwrap();
+    state.store_delegation(&appointment.delegation).unwrap();
+    issuer.remember(&appointment).unwrap();
+    assert!(load(&state, NOW).unwrap().issuer.unwrap().holds_mesh_key(), "as long as it lies there");
+    key::remove(&state, NOW).unwrap();
+    let mesh = load(&state, NOW).unwrap();
+    assert_eq!(mesh.members.own().authority(), Some(certificate::Authority::Delegation));
+    let delegate = mesh.issuer.unwrap();
+    let joiner = Keypair::generate_ed25519().public().to_peer_id();
+    let chain = delegate.redeem(joiner, &token.request(joiner, None).unwrap(), &none, NOW).unwrap();
+    let member = chain.verify(NOW, &own.mesh).unwrap();
+    assert_eq!(member.issuer, certificate::Issuer::Delegate { peer: own.peer, delegated_at: NOW + 1 });
 }

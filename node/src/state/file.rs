@@ -32,22 +32,34 @@ pub(super) fn read(path: &Path, limit: usize) -> Result<Option<Vec<u8>>, Error> 
 
 /// Puts `bytes` in place of the file: written beside it, synced, renamed, and the directory synced. One caller at a time.
 pub(super) fn write(path: &Path, bytes: &[u8]) -> Result<(), Error> {
-    let beside = path.with_extension("new");
-    // Left over from a crash, perhaps with other modes.
-    match fs::remove_file(&beside) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(at(&beside)(error)),
-        _ => {}
-    }
-    let mut file =
-        OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(&beside).map_err(at(&beside))?;
-    file.write_all(bytes).map_err(at(&beside))?;
-    file.sync_all().map_err(at(&beside))?;
-    fs::rename(&beside, path).map_err(at(path))?;
-    let directory = path.parent().unwrap_or(path);
-    File::open(directory).and_then(|directory| directory.sync_all()).map_err(at(directory))
+    make(path, |beside| {
+        let mut file = OpenOptions::new().write(true).open(beside).map_err(at(beside))?;
+        file.write_all(bytes).map_err(at(beside))?;
+        file.sync_all().map_err(at(beside))
+    })
 }
 
-/// Makes an empty file that only its owner may read, if there is none.
-pub(super) fn create_private(path: &Path) -> Result<(), Error> {
-    OpenOptions::new().append(true).create(true).mode(FILE_MODE).open(path).map(drop).map_err(at(path))
+/// Puts the file that `fill` makes of an empty one, which only its owner may read, in the place of `path`.
+pub(super) fn make(path: &Path, fill: impl FnOnce(&Path) -> Result<(), Error>) -> Result<(), Error> {
+    let beside = path.with_extension("new");
+    // Left over from a crash, perhaps with other modes.
+    remove(&beside)?;
+    OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(&beside).map_err(at(&beside))?;
+    fill(&beside)?;
+    fs::rename(&beside, path).map_err(at(path))?;
+    sync_directory(path)
+}
+
+/// Removes the file, if it exists.
+pub(super) fn remove(path: &Path) -> Result<(), Error> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(at(path)(error)),
+        Ok(()) => sync_directory(path),
+    }
+}
+
+fn sync_directory(path: &Path) -> Result<(), Error> {
+    let directory = path.parent().unwrap_or(path);
+    File::open(directory).and_then(|directory| directory.sync_all()).map_err(at(directory))
 }

@@ -3,39 +3,41 @@
 //!
 //! Seeds of invitations are not here: a copy of the database lets nobody in.
 
+mod delegations;
+mod opening;
+
+pub use delegations::DelegationRow;
 use dunlin_protocol::id::PeerId;
+pub use opening::Owner;
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 use std::{
-    path::Path,
+    path::PathBuf,
     sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
 };
 
-/// Another process cannot hold the database (the directory is locked), so waiting is for SQLite's own checkpoints.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
 /// Certificates that ended so long ago are forgotten, seconds.
 const KEPT_S: u64 = 90 * 24 * 60 * 60;
 /// Invitations and certificates in one listing.
 const LISTING: usize = 10_000;
 
-const SCHEMA: &str = "
-    CREATE TABLE IF NOT EXISTS invitations (
-        key BLOB PRIMARY KEY, roles TEXT NOT NULL, not_after INTEGER NOT NULL, uses INTEGER NOT NULL,
-        created_at INTEGER NOT NULL, withdrawn INTEGER NOT NULL DEFAULT 0) STRICT;
-    CREATE TABLE IF NOT EXISTS redemptions (
-        invitation BLOB NOT NULL REFERENCES invitations(key), peer BLOB NOT NULL, chain BLOB NOT NULL,
-        redeemed_at INTEGER NOT NULL, PRIMARY KEY (invitation, peer)) STRICT;
-    CREATE TABLE IF NOT EXISTS issued (
-        peer BLOB NOT NULL, issued_at INTEGER NOT NULL, not_after INTEGER NOT NULL, roles TEXT NOT NULL,
-        name TEXT) STRICT;
-    CREATE TABLE IF NOT EXISTS renewals (peer BLOB PRIMARY KEY, chain BLOB NOT NULL) STRICT;
-    CREATE INDEX IF NOT EXISTS issued_by_peer ON issued (peer, issued_at);
-";
-
-/// The database failed.
+/// Why the database does not serve.
 #[derive(Debug, thiserror::Error)]
-#[error("the issuer's database: {0}")]
-pub struct Error(#[from] rusqlite::Error);
+pub enum Error {
+    /// It failed.
+    #[error("the issuer's database: {0}")]
+    Failed(#[from] rusqlite::Error),
+    /// Not the one of this peer: with it, uses of invitations would be forgotten.
+    #[error(
+        "{} {cause}; restore it from a backup, or remove it to begin a new one (invitations made so far are refused then)",
+        path.display()
+    )]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// What it is instead.
+        cause: String,
+    },
+}
 
 /// An invitation as remembered.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -85,19 +87,6 @@ pub enum Unusable {
 pub struct IssuerDb(Mutex<Connection>);
 
 impl IssuerDb {
-    /// Opens the file and makes the tables.
-    ///
-    /// # Errors
-    /// Cannot be opened.
-    pub fn open(path: &Path) -> Result<Self, Error> {
-        let connection = Connection::open(path)?;
-        connection.busy_timeout(BUSY_TIMEOUT)?;
-        // FULL: a use that was answered stays counted, even when the power fails.
-        connection.pragma_update(None, "synchronous", "FULL")?;
-        connection.execute_batch(SCHEMA)?;
-        Ok(Self(Mutex::new(connection)))
-    }
-
     fn connection(&self) -> MutexGuard<'_, Connection> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -128,13 +117,14 @@ impl IssuerDb {
         issue: impl FnOnce() -> Result<Issued, E>,
     ) -> Result<Result<Vec<u8>, Unusable>, E> {
         let mut connection = self.connection();
-        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(Error)?;
+        let transaction =
+            connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(Error::Failed)?;
         let invitation = transaction
             .query_row("SELECT uses, withdrawn FROM invitations WHERE key = ?1", [key], |row| {
                 Ok((row.get::<_, i64>(0)?, row.get::<_, bool>(1)?))
             })
             .optional()
-            .map_err(Error)?;
+            .map_err(Error::Failed)?;
         let Some((uses, withdrawn)) = invitation else { return Ok(Err(Unusable::Unknown)) };
         if withdrawn {
             return Ok(Err(Unusable::Withdrawn));
@@ -146,7 +136,7 @@ impl IssuerDb {
                 |row| row.get::<_, Vec<u8>>(0),
             )
             .optional()
-            .map_err(Error)?;
+            .map_err(Error::Failed)?;
         if let Some(chain) = &before {
             if still_good(chain)? {
                 return Ok(Ok(chain.clone()));
@@ -154,7 +144,7 @@ impl IssuerDb {
         } else {
             let used: i64 = transaction
                 .query_row("SELECT count(*) FROM redemptions WHERE invitation = ?1", [key], |row| row.get(0))
-                .map_err(Error)?;
+                .map_err(Error::Failed)?;
             if used >= uses {
                 return Ok(Err(Unusable::UsedUp));
             }
@@ -165,9 +155,9 @@ impl IssuerDb {
                 "INSERT OR REPLACE INTO redemptions (invitation, peer, chain, redeemed_at) VALUES (?1, ?2, ?3, ?4)",
                 params![key, peer.to_bytes(), issued.chain, seconds(now)],
             )
-            .map_err(Error)?;
+            .map_err(Error::Failed)?;
         insert_issued(&transaction, &issued.row)?;
-        transaction.commit().map_err(Error)?;
+        transaction.commit().map_err(Error::Failed)?;
         Ok(Ok(issued.chain))
     }
 
@@ -193,11 +183,11 @@ impl IssuerDb {
         issue: impl FnOnce() -> Result<Issued, E>,
     ) -> Result<Vec<u8>, E> {
         let mut connection = self.connection();
-        let transaction = connection.transaction().map_err(Error)?;
+        let transaction = connection.transaction().map_err(Error::Failed)?;
         let last = transaction
             .query_row("SELECT chain FROM renewals WHERE peer = ?1", [peer.to_bytes()], |row| row.get::<_, Vec<u8>>(0))
             .optional()
-            .map_err(Error)?;
+            .map_err(Error::Failed)?;
         if let Some(chain) = last
             && still_good(&chain)?
         {
@@ -209,9 +199,9 @@ impl IssuerDb {
                 "INSERT OR REPLACE INTO renewals (peer, chain) VALUES (?1, ?2)",
                 params![peer.to_bytes(), issued.chain],
             )
-            .map_err(Error)?;
+            .map_err(Error::Failed)?;
         insert_issued(&transaction, &issued.row)?;
-        transaction.commit().map_err(Error)?;
+        transaction.commit().map_err(Error::Failed)?;
         Ok(issued.chain)
     }
 

@@ -29,7 +29,7 @@ fn nobody_else_can_read_it() {
     state.next_epoch(1).unwrap();
     state.store_known_peers(vec![]).unwrap();
     state.store_revocations(Arc::default).unwrap();
-    state.issuer_db().unwrap();
+    state.issuer_db(&MeshId([1; 32])).unwrap();
     assert_eq!(mode(&path), 0o700);
     let files: Vec<_> = fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert!(files.len() >= 7, "{files:?}");
@@ -100,10 +100,7 @@ fn known_peers_are_kept_bounded_and_a_damaged_file_counts_as_empty() {
 
 #[test]
 fn of_writers_at_the_same_time_none_fails_and_the_newest_list_stays() {
-    use dunlin_protocol::{
-        id::MeshId,
-        revocation::{Revocation, Target},
-    };
+    use dunlin_protocol::revocation::{Revocation, Target};
     const WRITERS: usize = 8;
     const ROUNDS: usize = 8;
     let home = directory();
@@ -127,4 +124,38 @@ fn of_writers_at_the_same_time_none_fails_and_the_newest_list_stays() {
         }
     });
     assert_eq!(state.revocations().unwrap().len(), WRITERS * ROUNDS);
+}
+
+#[test]
+fn an_issuers_database_that_is_not_its_own_is_never_taken_for_a_new_one() {
+    let (home, other) = (directory(), directory());
+    let (state, theirs) = (StateDir::open(home.path()).unwrap(), StateDir::open(other.path()).unwrap());
+    let mesh = MeshId([1; 32]);
+    let file = home.path().join(ISSUER_DB);
+    state.issuer_db(&mesh).unwrap();
+    state.issuer_db(&mesh).unwrap();
+    let refused = |what: &str| {
+        let before = fs::read(&file).unwrap();
+        let error = state.issuer_db(&mesh).unwrap_err().to_string();
+        assert!(error.contains(what) && error.contains("issuer.db") && error.contains("backup"), "{error}");
+        assert_eq!(fs::read(&file).unwrap(), before, "nothing was written to it");
+    };
+    assert!(state.issuer_db(&MeshId([2; 32])).unwrap_err().to_string().contains("another mesh"));
+    theirs.issuer_db(&mesh).unwrap();
+    fs::copy(other.path().join(ISSUER_DB), &file).unwrap();
+    refused("belongs to peer");
+    fs::write(&file, []).unwrap();
+    refused("is empty");
+    fs::write(&file, "nothing that SQLite ever wrote, and longer than its header, so that it looks at all of it")
+        .unwrap();
+    refused("is not a database");
+    fs::remove_file(&file).unwrap();
+    rusqlite::Connection::open(&file).unwrap().execute_batch("CREATE TABLE songs (title TEXT)").unwrap();
+    refused("is not an issuer's database");
+    // As the message says.
+    fs::remove_file(&file).unwrap();
+    // A crash while it was made.
+    fs::write(file.with_extension("new"), []).unwrap();
+    state.issuer_db(&mesh).unwrap();
+    assert_eq!(mode(&file), 0o600);
 }

@@ -8,6 +8,7 @@ mod harness;
 mod light;
 
 mod control;
+mod delegation;
 mod discovery;
 mod liveness;
 mod records;

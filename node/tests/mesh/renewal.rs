@@ -22,7 +22,8 @@ fn seen_by(at: &Member, peer: PeerId) -> u64 {
 }
 
 async fn ask_to_renew(at: &Member, issuer: PeerId) -> http::StatusCode {
-    let request = http::Request::post("/mesh/renew").body(hop::Body::empty()).unwrap();
+    let shown = at.handle.members().own_chain().encode().unwrap();
+    let request = http::Request::post("/mesh/renew").body(hop::Body::from(bytes::Bytes::from(shown))).unwrap();
     at.handle.hop().send(issuer, request).await.unwrap().status()
 }
 

@@ -104,6 +104,51 @@ fn a_delegate_gives_no_more_than_it_may() {
 }
 
 #[test]
+fn the_mesh_key_signs_in_a_delegates_name_and_stays_within_its_bounds() {
+    let right = Signed::sign(&delegation(), &key(1)).unwrap();
+    let mut certificate = certificate(1, 2, 3);
+    certificate.models = delegation().models;
+    let chain = Chain::in_name_of_delegate(&certificate, right.clone(), &key(1)).unwrap();
+    let membership = chain.verify(NOW, &mesh(1)).unwrap();
+    assert_eq!(membership.issuer, Issuer::Delegate { peer: key(2).public().to_peer_id(), delegated_at: NOW - DAY });
+    // Without the delegation it would leave the branch, and its bounds.
+    let stripped = Chain { delegation: None, ..chain };
+    assert!(matches!(stripped.verify(NOW, &mesh(1)), Err(Error::WrongIssuer(_))));
+    let in_own_name = Certificate { issuer: key(1).public().to_peer_id(), ..certificate.clone() };
+    let chain = Chain::in_name_of_delegate(&in_own_name, right.clone(), &key(1)).unwrap();
+    assert!(matches!(chain.verify(NOW, &mesh(1)), Err(Error::WrongIssuer(_))));
+    certificate.models = Models::Any;
+    let chain = Chain::in_name_of_delegate(&certificate, right.clone(), &key(1)).unwrap();
+    assert_eq!(chain.verify(NOW, &mesh(1)), Err(delegation::Error::Models.into()));
+    // Nobody else signs in its name.
+    let chain = Chain::in_name_of_delegate(&certificate, right, &key(4)).unwrap();
+    assert_eq!(chain.verify(NOW, &mesh(1)), Err(signed::Error::Signature.into()));
+}
+
+#[test]
+fn who_issues_shows_it() {
+    let of = |words: &[&str]| {
+        let mut certificate = certificate(1, 1, 3);
+        certificate.capabilities = words.iter().map(|&word| word.to_owned()).collect();
+        Chain::by_mesh_key(&certificate, &key(1)).unwrap().verify(NOW, &mesh(1)).unwrap().authority()
+    };
+    assert_eq!(of(&[ISSUE]), Some(Authority::MeshKey));
+    assert_eq!(of(&[DELEGATE]), Some(Authority::Delegation));
+    assert_eq!(of(&["sing"]), None);
+    let in_branch = |subject| {
+        let mut wide = delegation();
+        wide.capabilities = vec![ISSUE.to_owned()];
+        let mut certificate = certificate(1, 2, subject);
+        certificate.models = wide.models.clone();
+        certificate.capabilities = vec![ISSUE.to_owned()];
+        let chain = Chain::by_delegate(&certificate, Signed::sign(&wide, &key(1)).unwrap(), &key(2)).unwrap();
+        chain.verify(NOW, &mesh(1)).unwrap().authority()
+    };
+    assert_eq!(in_branch(2), Some(Authority::Delegation), "to itself");
+    assert_eq!(in_branch(3), None, "a delegate cannot delegate");
+}
+
+#[test]
 fn lists_are_bounded() {
     let mut certificate = certificate(1, 1, 3);
     certificate.capabilities = vec!["x".into(); limits::CERTIFICATE_WORDS + 1];

@@ -56,6 +56,18 @@ fn revoking_a_delegation_ends_its_branch() {
 }
 
 #[test]
+fn revoking_a_delegates_membership_ends_its_branch_and_a_later_delegation_counts() {
+    let delegated_at = delegation().issued_at;
+    let revoked = list(&[by_mesh(member(2), delegated_at + 1)]);
+    assert!(revoked.revokes(&membership_of_delegate()));
+    let delegate = key(2).public().to_peer_id();
+    assert!(revoked.ends_delegation(&delegate, delegated_at) && !revoked.ends_delegation(&delegate, delegated_at + 1));
+    assert!(!list(&[by_mesh(member(2), delegated_at)]).revokes(&membership_of_delegate()));
+    // A delegate is nobody's judge but its branch's.
+    assert!(!list(&[by_delegate(member(2), NOW)]).ends_delegation(&delegate, delegated_at));
+}
+
+#[test]
 fn a_delegate_revokes_its_own_branch_only() {
     let list = list(&[by_delegate(member(3), NOW + 10)]);
     assert!(list.revokes(&membership_of_delegate()));

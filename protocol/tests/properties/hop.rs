@@ -24,7 +24,14 @@ proptest! {
     /// More roles never mean fewer rights.
     #[test]
     fn rights_grow_with_roles(roles in generate::roles(), role in generate::role()) {
-        for route in [Route::Inference, Route::Logs, Route::Renew, Route::Revocations, Route::Info] {
+        for route in [
+            Route::Inference,
+            Route::Logs,
+            Route::Renew,
+            Route::Delegation,
+            Route::Revocations,
+            Route::Info,
+        ] {
             prop_assert!(!route.allows(roles) || route.allows(roles.with(role)));
         }
     }

@@ -1,0 +1,173 @@
+//! Invitations: made, redeemed once for each of their uses, withdrawn.
+
+use super::{
+    Error, Issuer,
+    signer::{Branch, Grant},
+};
+use crate::state::issuer_db::{InvitationRow, Unusable};
+use dunlin_protocol::{
+    certificate::{self, Chain},
+    hello::Refusal,
+    id::{PeerId, Role, Roles},
+    invitation::{self, Invitation, JoinRequest, Token},
+    pattern::Models,
+    revocation::RevocationList,
+    signed,
+};
+use libp2p::Multiaddr;
+use rand::Rng;
+use std::time::Duration;
+
+/// Life of an invitation unless told otherwise.
+pub const INVITATION_LIFE: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// What an invitation is to give.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InvitationOptions {
+    /// Roles of the members-to-be.
+    pub roles: Roles,
+    /// Models that they may serve.
+    pub models: Models,
+    /// How long the invitation can be used.
+    pub life: Duration,
+    /// How many peers may use it; at least 1.
+    pub uses: u32,
+}
+
+impl Default for InvitationOptions {
+    /// One machine that serves and asks, within a day.
+    fn default() -> Self {
+        let roles = Roles::from_iter([Role::Agent, Role::Proxy]);
+        Self { roles, models: Models::Any, life: INVITATION_LIFE, uses: 1 }
+    }
+}
+
+impl Issuer {
+    /// What an invitation gives unless told otherwise: the usual, as far as it may be given here.
+    #[must_use]
+    pub fn default_invitation(&self) -> InvitationOptions {
+        let usual = InvitationOptions::default();
+        match self.terms() {
+            None => usual,
+            Some(terms) => InvitationOptions {
+                roles: usual.roles.intersection(terms.roles),
+                models: terms.models.clone(),
+                ..usual
+            },
+        }
+    }
+
+    /// Makes an invitation that is redeemed by this peer at `addresses`, at `now` (unix seconds).
+    ///
+    /// # Errors
+    /// Too many patterns or addresses, more than this peer may give, or the database fails.
+    pub fn invite(
+        &self,
+        options: &InvitationOptions,
+        addresses: Vec<Multiaddr>,
+        now: u64,
+        rng: &mut impl Rng,
+    ) -> Result<Token, Error> {
+        let mut not_after = now.saturating_add(options.life.as_secs());
+        if let Some(Branch { terms, .. }) = self.0.signer.branch() {
+            not_after = not_after.min(terms.not_after);
+            // Told now rather than to whoever comes with it.
+            let grant = Grant {
+                subject: self.0.peer,
+                roles: options.roles,
+                models: options.models.clone(),
+                capabilities: Vec::new(),
+                name: None,
+            };
+            self.certify(grant, self.0.signer.branch(), now, now)?;
+        }
+        let mut seed = [0; 32];
+        rng.fill_bytes(&mut seed);
+        let invitation = Invitation {
+            mesh: self.0.mesh,
+            issuer: self.0.peer,
+            key: invitation::public_half(&seed)?,
+            roles: options.roles,
+            models: options.models.clone(),
+            not_after,
+            uses: options.uses.max(1),
+        };
+        let token = Token::new(seed, self.0.signer.sign(&invitation)?, addresses)?;
+        // Told now rather than when it is printed, after the database remembers it.
+        token.to_text()?;
+        self.0.db.add_invitation(&InvitationRow {
+            key: invitation.key,
+            roles: invitation.roles.to_string(),
+            not_after: invitation.not_after,
+            uses: invitation.uses,
+            created_at: now,
+            withdrawn: false,
+        })?;
+        Ok(token)
+    }
+
+    /// The invitation in a request, if this peer made it: with the mesh key or with its own. Which of them it has may have
+    /// changed since.
+    fn own_invitation(&self, joiner: &PeerId, request: &JoinRequest) -> Result<Invitation, Error> {
+        // An invitation of another mesh is told as such, not as a bad signature.
+        let claimed = request.invitation.peek().map_err(|_| Error::Refused(Refusal::Malformed))?;
+        if claimed.mesh != self.0.mesh {
+            return Err(Error::Refused(Refusal::WrongMesh));
+        }
+        let keys = [signed::mesh_key(&self.0.mesh)?, self.0.identity.public()];
+        let verified = keys.iter().find_map(|key| request.verify(joiner, &self.0.peer, key).ok());
+        verified.ok_or(Error::Refused(Refusal::InvitationUnknown))
+    }
+
+    /// Redeems an invitation for `joiner`, whose connection has proved its peer id, at `now` (unix seconds). The use is
+    /// on disk before this returns. The same peer gets the same certificate again, and is not counted again.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with what to answer; this peer may not issue any more; or the database fails.
+    pub fn redeem(
+        &self,
+        joiner: PeerId,
+        request: &JoinRequest,
+        revocations: &RevocationList,
+        now: u64,
+    ) -> Result<Chain, Error> {
+        let invitation = self.own_invitation(&joiner, request)?;
+        self.check(revocations, now)?;
+        if now > invitation.not_after {
+            return Err(Error::Refused(Refusal::InvitationExpired));
+        }
+        let still_good = |chain: &[u8]| {
+            let membership = Chain::decode(chain).map_err(certificate::Error::from)?.verify(now, &self.0.mesh);
+            match membership {
+                Ok(membership) if revocations.revokes(&membership) => Err(Error::Refused(Refusal::Revoked)),
+                Ok(_) => Ok(true),
+                Err(_) => Ok(false),
+            }
+        };
+        let grant = Grant {
+            subject: joiner,
+            roles: invitation.roles,
+            models: invitation.models.clone(),
+            capabilities: Vec::new(),
+            name: request.name.clone(),
+        };
+        let issue = || self.issued_of(grant, self.0.signer.branch(), revocations, now);
+        let redeemed = self.0.db.redeem(&invitation.key, &joiner, now, still_good, issue)?;
+        let chain = redeemed.map_err(|unusable| {
+            Error::Refused(match unusable {
+                Unusable::Unknown => Refusal::InvitationUnknown,
+                Unusable::Withdrawn => Refusal::InvitationWithdrawn,
+                Unusable::UsedUp => Refusal::InvitationUsedUp,
+            })
+        })?;
+        Ok(Chain::decode(&chain).map_err(certificate::Error::from)?)
+    }
+
+    /// Ends an invitation early, by the public half of its seed. Returns whether it was known.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub fn withdraw(&self, key: &[u8; 32]) -> Result<bool, Error> {
+        Ok(self.0.db.withdraw(key)?)
+    }
+}

@@ -1,0 +1,232 @@
+//! Managing memberships from a running node: inviting, revoking, letting others do so.
+
+use crate::{
+    addresses, clock,
+    gossip::MeshMessage,
+    handle::{Command, ConnectError, Handle},
+    hop, info,
+    issuer::{self, DelegationOptions, InvitationOptions, Issuer},
+    renew, routes,
+    state::{self, issuer_db::DelegationRow},
+};
+use dunlin_protocol::{
+    appointment::{self, Appointment},
+    certificate,
+    delegation::Delegation,
+    id::PeerId,
+    invitation::Token,
+    limits,
+    revocation::SignedRevocation,
+};
+use libp2p::Multiaddr;
+use rand::rngs::StdRng;
+
+/// Why a membership could not be managed.
+#[derive(Debug, thiserror::Error)]
+pub enum ManageError {
+    /// Neither the mesh key nor a delegation.
+    #[error(
+        "this machine may not issue; run the command where the mesh was created, or on a machine that `dunlin mesh delegate` named there"
+    )]
+    NotAnIssuer,
+    /// The node has ended.
+    #[error("the node has stopped")]
+    Stopped,
+    /// Issuing failed.
+    #[error(transparent)]
+    Issuer(#[from] issuer::Error),
+    /// The state directory.
+    #[error(transparent)]
+    State(#[from] state::Error),
+    /// A delegation for this peer that does not hold.
+    #[error(transparent)]
+    Appointment(#[from] appointment::Error),
+    /// A delegation for this peer that is older than the one that it has, or was revoked.
+    #[error("the delegation was replaced or revoked")]
+    Outdated,
+    /// The member to be delegated to must be there.
+    #[error(
+        "peer {peer} cannot be reached: {cause}; start it, see that `dunlin peers` shows it connected, and try again"
+    )]
+    Unreachable {
+        /// The member.
+        peer: PeerId,
+        /// Why.
+        cause: String,
+    },
+    /// It did not take its delegation.
+    #[error("peer {peer} did not take the delegation: {cause}")]
+    NotTaken {
+        /// The member.
+        peer: PeerId,
+        /// What it said.
+        cause: String,
+    },
+    /// A task ended badly.
+    #[error(transparent)]
+    Task(#[from] tokio::task::JoinError),
+}
+
+impl Handle {
+    /// This process's issuer, as long as it may issue.
+    fn issuer(&self) -> Result<Issuer, ManageError> {
+        let issuer = self.0.issuing.get().ok_or(ManageError::NotAnIssuer)?;
+        issuer.check(&self.members().revocations(), clock::unix_s())?;
+        Ok(issuer)
+    }
+
+    /// Whether this process may issue now.
+    #[must_use]
+    pub fn issues(&self) -> bool {
+        self.issuer().is_ok()
+    }
+
+    /// The bounds within which this process issues; `None` where the mesh key lies, and where nothing is issued.
+    #[must_use]
+    pub fn delegation(&self) -> Option<Delegation> {
+        self.issuer().ok()?.terms().cloned()
+    }
+
+    /// What an invitation gives unless told otherwise.
+    ///
+    /// # Errors
+    /// This peer does not issue.
+    pub fn default_invitation(&self) -> Result<InvitationOptions, ManageError> {
+        Ok(self.issuer()?.default_invitation())
+    }
+
+    /// Makes an invitation that this peer redeems, at the addresses that it can be reached at.
+    ///
+    /// # Errors
+    /// This peer does not issue, or may not give that; too many patterns; the database fails.
+    pub async fn invite(&self, options: InvitationOptions) -> Result<Token, ManageError> {
+        let issuer = self.issuer()?;
+        let addresses = self.invitation_addresses();
+        let invite = move || issuer.invite(&options, addresses, clock::unix_s(), &mut rand::make_rng::<StdRng>());
+        Ok(tokio::task::spawn_blocking(invite).await??)
+    }
+
+    /// Ends the membership of `peer` everywhere: gossiped at once, and fetched by whoever was away. On disk before this
+    /// returns. With a delegate's membership its delegation ends, and so do the memberships that it gave.
+    ///
+    /// # Errors
+    /// This peer does not issue, or did not admit that one; the database fails. [`ManageError::State`]: revoked until
+    /// this process ends, but not stored.
+    pub async fn revoke(&self, peer: PeerId) -> Result<(), ManageError> {
+        let issuer = self.issuer()?;
+        let members = self.members().clone();
+        self.publish_revocation(move || {
+            let (known, now) = (members.get(&peer), clock::unix_s());
+            issuer.may_revoke(peer, known.as_deref(), &members.revocations(), now)?;
+            issuer.revoke(peer, known.map_or(0, |membership| membership.issued_at), now)
+        })
+        .await
+    }
+
+    /// Ends the delegation of `peer`, and every membership that it gave; its own, which the mesh key gave, stays.
+    ///
+    /// # Errors
+    /// The mesh key does not lie here; otherwise as [`Self::revoke`].
+    pub async fn undelegate(&self, peer: PeerId) -> Result<(), ManageError> {
+        let issuer = self.issuer()?;
+        let known = self.members().newest_delegation(&peer);
+        self.publish_revocation(move || issuer.undelegate(peer, known, clock::unix_s())).await
+    }
+
+    async fn publish_revocation(
+        &self,
+        make: impl FnOnce() -> Result<SignedRevocation, issuer::Error> + Send + 'static,
+    ) -> Result<(), ManageError> {
+        let (members, state) = (self.members().clone(), self.0.state.clone());
+        let revoke = move || {
+            let revocation = make()?;
+            members.revoke(revocation.clone()).map_err(issuer::Error::from)?;
+            state.store_revocations(|| members.revocations())?;
+            Ok::<_, ManageError>(revocation)
+        };
+        let revocation = tokio::task::spawn_blocking(revoke).await??;
+        let message = Box::new(MeshMessage::Revocation(revocation));
+        self.0.commands.send(Command::Publish(message)).await.map_err(|_| ManageError::Stopped)
+    }
+
+    /// Lets the connected member `peer` issue, within bounds. The peer has stored its delegation before this returns.
+    ///
+    /// # Errors
+    /// The mesh key does not lie here; the peer is no member, cannot be reached, or did not take it.
+    pub async fn delegate(&self, peer: PeerId, options: DelegationOptions) -> Result<Delegation, ManageError> {
+        let issuer = self.issuer()?;
+        let unreachable = |error: ConnectError| ManageError::Unreachable { peer, cause: error.to_string() };
+        self.connect(peer).await.map_err(unreachable)?;
+        let not_a_member = |cause: crate::members::Denied| ManageError::NotTaken { peer, cause: cause.to_string() };
+        let member = self.members().check(&peer, clock::unix_s()).map_err(not_a_member)?;
+        let (by, revocations) = (issuer.clone(), self.members().revocations());
+        let make = move || by.delegate(&member, &options, &revocations, clock::unix_s());
+        let appointment = tokio::task::spawn_blocking(make).await??;
+        if peer == self.peer_id() {
+            self.accept(appointment.clone()).await?;
+        } else {
+            self.hand_over(peer, &appointment).await?;
+        }
+        let delegation = appointment.delegation.peek().map_err(issuer::Error::from)?;
+        tokio::task::spawn_blocking(move || issuer.remember(&appointment)).await??;
+        tracing::info!(%peer, not_after = delegation.not_after, "a member may issue from now on");
+        Ok(delegation)
+    }
+
+    /// Delegations that were made here and hold; none where the mesh key does not lie.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub(crate) async fn delegations(&self) -> Result<Vec<DelegationRow>, ManageError> {
+        let Some(issuer) = self.0.issuing.get().filter(Issuer::holds_mesh_key) else { return Ok(Vec::new()) };
+        let revocations = self.members().revocations();
+        let list = move || issuer.delegations(&revocations, clock::unix_s());
+        Ok(tokio::task::spawn_blocking(list).await??)
+    }
+
+    async fn hand_over(&self, peer: PeerId, appointment: &Appointment) -> Result<(), ManageError> {
+        let bytes = appointment.encode().map_err(|error| issuer::Error::from(certificate::Error::from(error)))?;
+        let body = hop::Body::from(bytes::Bytes::from(bytes));
+        let answer = info::ask(self.hop(), peer, http::Method::POST, routes::DELEGATION_PATH, body, limits::NAME_BYTES);
+        let not_taken = |error: info::Error| ManageError::NotTaken { peer, cause: error.to_string() };
+        answer.await.map(drop).map_err(not_taken)
+    }
+
+    /// Takes a delegation for this peer: stores it, shows others the certificate that came with it, issues.
+    ///
+    /// # Errors
+    /// It does not hold, is older than the one that is here, or cannot be stored.
+    pub(crate) async fn accept(&self, appointment: Appointment) -> Result<(), ManageError> {
+        let (members, state, issuing) = (self.members().clone(), self.0.state.clone(), self.0.issuing.clone());
+        let store = move || {
+            let now = clock::unix_s();
+            let (terms, membership) = appointment.verify(now, &members.mesh(), &members.peer_id())?;
+            let _changing = issuing.changing();
+            let has = state.delegation()?.and_then(|known| known.peek().ok());
+            let newer = has.is_none_or(|known| known.mesh != terms.mesh || known.issued_at <= terms.issued_at);
+            let revoked = members.revocations().ends_delegation(&terms.issuer, terms.issued_at);
+            if !newer || revoked || members.own().issued_at > membership.issued_at || members.is_revoked(&membership) {
+                return Err(ManageError::Outdated);
+            }
+            // First what a delegation needs, so that a crash in between leaves none that does not work.
+            state.issuer_db(&members.mesh())?;
+            state.store_chain(&appointment.chain)?;
+            state.store_delegation(&appointment.delegation)?;
+            if let Some(issuer) = Issuer::open(&state)? {
+                issuing.set(issuer);
+            }
+            Ok((terms, appointment.chain))
+        };
+        let (terms, chain) = tokio::task::spawn_blocking(store).await??;
+        tracing::info!(roles = %terms.roles, not_after = terms.not_after, "this peer may issue from now on");
+        renew::show(self, chain).await;
+        Ok(())
+    }
+
+    /// Addresses for somebody who is not a member yet, with loopback ones last: the joiner may be on this machine.
+    fn invitation_addresses(&self) -> Vec<Multiaddr> {
+        let listening = self.listen_addresses();
+        let all = self.0.external.iter().chain(&listening).cloned();
+        addresses::dialable(all, true, limits::INVITATION_ADDRESSES)
+    }
+}

@@ -1,0 +1,197 @@
+//! Members that may issue without the mesh key, and the end of what they gave.
+
+use crate::harness::*;
+use dunlin_node::{
+    ManageError, clock,
+    issuer::{self, DelegationOptions, InvitationOptions},
+    join,
+    state::StateDir,
+};
+use dunlin_protocol::{
+    certificate::{Authority, Issuer},
+    delegation::Delegation,
+    hello::Refusal,
+    id::{PeerId, Role},
+    invitation::Token,
+    pattern::{Models, Pattern},
+};
+use std::time::Duration;
+use tempfile::TempDir;
+
+const SOON: Duration = Duration::from_secs(10);
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+fn only(pattern: &str) -> Models {
+    Models::Only(vec![Pattern::new(pattern).unwrap()])
+}
+
+fn agents_of_qwen() -> DelegationOptions {
+    let roles = roles(&[Role::Agent]);
+    DelegationOptions { roles, models: only("Qwen/*"), certificate_life: 7 * DAY, life: 90 * DAY }
+}
+
+async fn join_with(token: &Token) -> Result<(TempDir, StateDir), join::Error> {
+    let home = TempDir::new().unwrap();
+    let state = StateDir::open(home.path()).unwrap();
+    let (chain, _) = join::join(token, &state.identity().unwrap(), None).await?;
+    state.store_chain(&chain).unwrap();
+    Ok((home, state))
+}
+
+async fn joined(token: &Token, at: &Member, listen: &str) -> Member {
+    let (home, state) = join_with(token).await.unwrap();
+    Member::start(state, roles(&[Role::Agent]), &[listen], &at.addresses(), Some(home)).await
+}
+
+async fn let_issue(mesh: &Mesh, member: &Member, options: DelegationOptions) -> Delegation {
+    until("met", SOON, || is_connected(&mesh.first, member)).await;
+    mesh.first.handle.delegate(member.peer(), options).await.unwrap()
+}
+
+fn in_branch_of(member: &Member, delegate: PeerId) -> bool {
+    matches!(member.handle.members().own().issuer, Issuer::Delegate { peer, .. } if peer == delegate)
+}
+
+async fn members_join_through_a_delegate_and_go_with_it(listen: &str) {
+    let mesh = Mesh::new(&[listen]).await;
+    let first = &mesh.first;
+    let delegate = mesh.member_on(&[Role::Proxy], &[listen], &[first]).await;
+    assert!(matches!(delegate.handle.invite(InvitationOptions::default()).await, Err(ManageError::NotAnIssuer)));
+    let_issue(&mesh, &delegate, agents_of_qwen()).await;
+    assert!(delegate.handle.issues());
+
+    // No more than the delegation gives.
+    let options = delegate.handle.default_invitation().unwrap();
+    assert_eq!((options.roles, &options.models), (roles(&[Role::Agent]), &only("Qwen/*")));
+    for wider in [
+        InvitationOptions { models: Models::Any, ..options.clone() },
+        InvitationOptions { roles: roles(&[Role::Agent, Role::Proxy]), ..options.clone() },
+    ] {
+        let refused = delegate.handle.invite(wider).await;
+        assert!(matches!(refused, Err(ManageError::Issuer(issuer::Error::Delegation(_)))), "{refused:?}");
+    }
+    let token = delegate.handle.invite(options.clone()).await.unwrap();
+    let agent = joined(&token, first, listen).await;
+    assert!(in_branch_of(&agent, delegate.peer()));
+    let own = agent.handle.members().own();
+    assert!(own.not_after <= clock::unix_s() + 7 * DAY.as_secs(), "as short-lived as the delegation says");
+    agent.handle.offer(offer(0, dunlin_protocol::announcement::ReplicaState::Ready, &["Qwen/Qwen3", "gpt"])).await;
+    until("serves at the proxy of another issuer", SOON, || knows_replica(first, "Qwen/Qwen3", &agent)).await;
+    assert!(!knows_replica(first, "gpt", &agent));
+    assert!(matches!(join_with(&token).await, Err(join::Error::Refused(Refusal::InvitationUsedUp))));
+
+    // Everybody knows who issues.
+    until("known as a delegate", SOON, || {
+        let issuers = agent.handle.members().issuers();
+        let knows = |of: &Member, as_: Authority| {
+            issuers.iter().any(|issuer| issuer.peer == of.peer() && issuer.authority() == Some(as_))
+        };
+        knows(&delegate, Authority::Delegation) && knows(first, Authority::MeshKey)
+    })
+    .await;
+
+    // A delegate judges its own branch only.
+    let other = mesh.member_on(&[Role::Agent], &[listen], &[first, &delegate]).await;
+    until("met", SOON, || delegate.handle.members().get(&other.peer()).is_some()).await;
+    let refused = delegate.handle.revoke(other.peer()).await;
+    assert!(matches!(refused, Err(ManageError::Issuer(issuer::Error::NotInBranch(_)))), "{refused:?}");
+    let token = delegate.handle.invite(options.clone()).await.unwrap();
+    let short = joined(&token, first, listen).await;
+    until("connected", SOON, || is_connected(first, &short)).await;
+    delegate.handle.revoke(short.peer()).await.unwrap();
+    until("revoked by its delegate", SOON, || !is_connected(first, &short) && is_connected(first, &agent)).await;
+
+    // The end of the branch, for connected members too.
+    let late = delegate.handle.invite(options).await.unwrap();
+    first.handle.undelegate(delegate.peer()).await.unwrap();
+    until("the branch has ended", SOON, || {
+        !is_connected(first, &agent) && !knows_replica(first, "Qwen/Qwen3", &agent) && !delegate.handle.issues()
+    })
+    .await;
+    assert!(is_connected(first, &delegate) && is_connected(first, &other), "only the branch");
+    assert!(matches!(join_with(&late).await, Err(join::Error::Refused(Refusal::NotAnIssuer))));
+    assert!(first.handle.members().issuers().iter().all(|issuer| issuer.peer != delegate.peer()));
+
+    // The same machine can be trusted again; what ended stays ended.
+    let_issue(&mesh, &delegate, agents_of_qwen()).await;
+    let token = delegate.handle.invite(delegate.handle.default_invitation().unwrap()).await.unwrap();
+    let again = joined(&token, first, listen).await;
+    until("connected", SOON, || is_connected(first, &again)).await;
+    assert!(!is_connected(first, &agent));
+}
+
+#[tokio::test]
+async fn members_join_through_a_delegate_and_go_with_it_over_tcp() {
+    members_join_through_a_delegate_and_go_with_it(TCP).await;
+}
+
+#[tokio::test]
+async fn members_join_through_a_delegate_and_go_with_it_over_quic() {
+    members_join_through_a_delegate_and_go_with_it(QUIC).await;
+}
+
+#[tokio::test]
+async fn a_delegate_stays_one_across_restarts_until_its_delegation_ends() {
+    let mesh = Mesh::new(&[TCP]).await;
+    let delegate = mesh.member(&[Role::Agent, Role::Proxy], &[&mesh.first]).await;
+    let life = Duration::from_secs(5);
+    let options = DelegationOptions { life, ..DelegationOptions::default() };
+    let given = let_issue(&mesh, &delegate, options).await;
+    let token = delegate.handle.invite(delegate.handle.default_invitation().unwrap()).await.unwrap();
+    let home = delegate.stop().await.unwrap();
+    let state = StateDir::open(home.path()).unwrap();
+    let all = roles(&[Role::Agent, Role::Proxy]);
+    let back = Member::start(state, all, &[TCP], &mesh.first.addresses(), Some(home)).await;
+    assert!(back.handle.issues());
+    assert_eq!(token.invitation().unwrap().not_after, given.not_after, "no invitation outlives it");
+    let token = back.handle.invite(back.handle.default_invitation().unwrap()).await.unwrap();
+    let agent = joined(&token, &mesh.first, TCP).await;
+    assert_eq!(agent.handle.members().own().not_after, given.not_after, "nor does a child");
+    until("over", SOON, || !back.handle.issues()).await;
+    let refused = back.handle.invite(InvitationOptions::default()).await;
+    assert!(matches!(refused, Err(ManageError::Issuer(issuer::Error::DelegationEnded))), "{refused:?}");
+    assert!(matches!(join_with(&token).await, Err(join::Error::Refused(Refusal::NotAnIssuer))));
+}
+
+#[tokio::test]
+async fn a_revoked_delegate_takes_its_branch_along_and_is_told_why() {
+    let mesh = Mesh::new(&[TCP]).await;
+    let delegate = mesh.member(&[Role::Agent], &[&mesh.first]).await;
+    let_issue(&mesh, &delegate, DelegationOptions::default()).await;
+    let token = delegate.handle.invite(delegate.handle.default_invitation().unwrap()).await.unwrap();
+    let agent = joined(&token, &mesh.first, TCP).await;
+    until("connected", SOON, || is_connected(&mesh.first, &agent) && is_connected(&mesh.first, &delegate)).await;
+    mesh.first.handle.revoke(delegate.peer()).await.unwrap();
+    until("both out", SOON, || !is_connected(&mesh.first, &agent) && !is_connected(&mesh.first, &delegate)).await;
+    for out in [&agent, &delegate] {
+        until("told", SOON, || out.handle.members().standing() != dunlin_node::members::Standing::Member).await;
+    }
+}
+
+/// A member whose certificate has been due for long, in the branch of a delegate that is away.
+#[tokio::test]
+async fn the_mesh_key_renews_in_the_name_of_a_delegate_that_is_away() {
+    let mesh = Mesh::new(&[TCP]).await;
+    let delegate = mesh.member(&[Role::Agent], &[&mesh.first]).await;
+    let peer = delegate.peer();
+    let_issue(&mesh, &delegate, DelegationOptions::default()).await;
+    let home = delegate.stop().await.unwrap();
+    let state = StateDir::open(home.path()).unwrap();
+    let issuer = dunlin_node::issuer::Issuer::open(&state).unwrap().unwrap();
+    let old = clock::unix_s() - 25 * DAY.as_secs();
+    let mut rng = rand::make_rng::<rand::rngs::StdRng>();
+    let token = issuer.invite(&issuer.default_invitation(), Vec::new(), old, &mut rng).unwrap();
+    let agent_home = TempDir::new().unwrap();
+    let agent_state = StateDir::open(agent_home.path()).unwrap();
+    let joiner = agent_state.identity().unwrap().public().to_peer_id();
+    let none = dunlin_protocol::revocation::RevocationList::default();
+    let chain = issuer.redeem(joiner, &token.request(joiner, None).unwrap(), &none, old).unwrap();
+    agent_state.store_chain(&chain).unwrap();
+    let agent = roles(&[Role::Agent]);
+    let member = Member::start(agent_state, agent, &[TCP], &mesh.first.addresses(), Some(agent_home)).await;
+    until("renewed", SOON, || member.handle.members().own().issued_at > old + 24 * DAY.as_secs()).await;
+    assert!(in_branch_of(&member, peer), "it stays in its branch");
+    until("shown", SOON, || is_connected(&mesh.first, &member)).await;
+    mesh.first.handle.undelegate(peer).await.unwrap();
+    until("out with its branch", SOON, || !is_connected(&mesh.first, &member)).await;
+}
