@@ -74,6 +74,11 @@ impl Dials {
         true
     }
 
+    /// Whether a dial that nobody waits for would not be started now because the last ones failed.
+    pub(crate) fn is_held_back(&self, peer: &PeerId, now: Instant) -> bool {
+        self.failed.get(peer).is_some_and(|failed| failed.until > now)
+    }
+
     /// The peer is connected, by this dial or its own.
     pub(crate) fn connected(&mut self, peer: &PeerId) {
         self.failed.remove(peer);

@@ -155,8 +155,18 @@ impl Directory {
     /// What a peer says counts from the moment on that its certificate is known; until then a little of it is kept, and
     /// shown to nobody.
     pub fn apply(&mut self, event: Event, now: Instant) -> bool {
+        self.take(None, event, now)
+    }
+
+    /// The same, of something that `source` handed over: what one source hands over of peers that are not known to be
+    /// members never crowds out what others do.
+    pub fn apply_from(&mut self, source: PeerId, event: Event, now: Instant) -> bool {
+        self.take(Some(source), event, now)
+    }
+
+    fn take(&mut self, source: Option<PeerId>, event: Event, now: Instant) -> bool {
         if let Some(peer) = event.speaker().filter(|peer| !self.is_proven(peer)) {
-            self.unproven.hold(peer, event, now);
+            self.unproven.hold(peer, source, event, now);
             return false;
         }
         match event {
@@ -219,10 +229,12 @@ impl Directory {
         self.peers.get(peer).map(|entry| entry.view(*peer))
     }
 
-    /// Members that registered `role`, in no order.
+    /// Members that registered `role`, which their certificates have, in no order.
     pub fn members(&self, role: Role) -> impl Iterator<Item = PeerId> {
         let entries = self.roles.get(&role);
-        entries.into_iter().flatten().filter(|(_, entry)| entry.live).map(|(peer, _)| *peer)
+        let live = entries.into_iter().flatten().filter(|(_, entry)| entry.live).map(|(peer, _)| *peer);
+        // A storer checks this too, but who says that the storer is honest?
+        live.filter(move |peer| self.peers.get(peer).is_some_and(|entry| entry.may_play(role)))
     }
 
     /// Whether a certificate of `peer` is known, so that what it says counts.
@@ -231,7 +243,8 @@ impl Directory {
         self.peers.get(peer).is_some_and(PeerEntry::is_proven)
     }
 
-    /// Peers that said something without being proven members, in no order. A connection would prove them.
+    /// Peers that said something without being proven members: the newest of each source in turn, then the one before that,
+    /// and so on. A connection would prove them.
     pub fn strangers(&self) -> impl Iterator<Item = Stranger> {
         self.unproven.strangers()
     }
@@ -313,7 +326,8 @@ impl Directory {
         if !self.edit_peer(peer, |entry| entry.take_rights(rights)) {
             return false;
         }
-        let mut changed = self.rebuild_peer(peer);
+        let plays = self.roles.values().any(|members| members.contains_key(&peer));
+        let mut changed = self.rebuild_peer(peer) | plays;
         for event in self.unproven.take(&peer) {
             changed |= self.apply(event, now);
         }

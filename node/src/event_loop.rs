@@ -69,6 +69,8 @@ pub(crate) struct EventLoop {
     pub(crate) bootstrap: Bootstrap,
     pub(crate) liveness: Liveness,
     pub(crate) connections: HashMap<PeerId, Vec<Connection>>,
+    /// Peers dialled that are not known to be members.
+    pub(crate) strangers_dialled: HashSet<PeerId>,
     pub(crate) reports: Reports,
     pub(crate) pulls: Pulls,
     pub(crate) puts: HashSet<kad::QueryId>,
@@ -192,6 +194,14 @@ impl EventLoop {
             self.vouch_for(&peer);
         }
         self.shared.directory.apply(event, Instant::now());
+    }
+
+    /// The same, of something that `source` handed over.
+    pub(crate) fn learn_from(&self, source: PeerId, event: directory::Event) {
+        if let Some(peer) = event.speaker() {
+            self.vouch_for(&peer);
+        }
+        self.shared.directory.apply_from(source, event, Instant::now());
     }
 
     pub(crate) fn look_up(&mut self, topic: Topic, waiter: Option<Waiter>) {

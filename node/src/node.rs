@@ -22,7 +22,6 @@ use crate::{
     renew, routes, state, stream, transport,
 };
 use axum::Router;
-use dunlin_protocol::id::Role;
 use libp2p::{Multiaddr, Swarm, core::upgrade, relay, swarm};
 use std::{
     sync::Arc,
@@ -158,6 +157,7 @@ impl Node {
             bootstrap,
             liveness: Liveness::default(),
             connections: Default::default(),
+            strangers_dialled: Default::default(),
             reports: Default::default(),
             pulls: Default::default(),
             puts: Default::default(),
@@ -170,11 +170,7 @@ impl Node {
             issued_at: own.issued_at,
         });
         event_loop.await_listeners(config.listen.len(), LISTENING).await;
-        event_loop.introduce_self(Rights {
-            agent: own.roles.contains(Role::Agent),
-            models: own.models.clone(),
-            issued_at: own.issued_at,
-        });
+        event_loop.introduce_self(Rights { roles: own.roles, models: own.models.clone(), issued_at: own.issued_at });
         let routes = routes.merge(routes::routes(handle.clone(), roles));
         let node = Self { event_loop, handle: handle.clone(), incoming, routes, settings };
         Ok((node, handle))

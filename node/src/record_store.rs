@@ -6,7 +6,7 @@
 use dunlin_protocol::{
     codec,
     id::{MeshId, PeerId, ReplicaId},
-    record::{self, RecordSet, SignedRecord, TopicRecord},
+    record::{self, Inserted, RecordSet, SignedRecord, TopicRecord},
     topic::Topic,
 };
 use libp2p::kad::{
@@ -129,13 +129,10 @@ impl TopicStore {
             for replica in aged {
                 topic.expires.remove(&replica);
                 topic.records.remove(&replica);
-                if let Some(count) = self.per_peer.get_mut(&replica.peer) {
-                    *count = count.saturating_sub(1);
-                }
+                uncount(&mut self.per_peer, &replica.peer);
             }
         }
         self.topics.retain(|_, topic| !topic.records.is_empty());
-        self.per_peer.retain(|_, count| *count > 0);
     }
 
     /// Drops everything about a peer that is no longer a member.
@@ -176,21 +173,36 @@ impl TopicStore {
             return Err(Refusal::Full);
         }
         let topic = self.topics.entry(key.clone()).or_default();
-        if topic.records.insert(verified, signed) {
-            topic.expires.insert(replica, now + EXPIRY);
-            if !known {
-                *self.per_peer.entry(replica.peer).or_default() += 1;
+        match topic.records.insert(verified, signed) {
+            Inserted::Known => return Ok(()),
+            Inserted::Full => return Err(Refusal::Full),
+            Inserted::Kept => {}
+            Inserted::KeptInsteadOf(other) => {
+                topic.expires.remove(&other);
+                uncount(&mut self.per_peer, &other.peer);
             }
-            return Ok(());
         }
-        // Not newer than what is there, or one replica too many under this key.
-        if known { Ok(()) } else { Err(Refusal::Full) }
+        topic.expires.insert(replica, now + EXPIRY);
+        if !known {
+            *self.per_peer.entry(replica.peer).or_default() += 1;
+        }
+        Ok(())
     }
 
     fn has_room(&self, key: &kad::RecordKey, peer: &PeerId) -> bool {
         let of_peer = self.per_peer.get(peer).copied().unwrap_or_default();
         let topic_fits = self.topics.len() < TOPICS || self.topics.contains_key(key);
         topic_fits && self.len() < RECORDS && (of_peer < RECORDS_PER_PEER || *peer == self.own)
+    }
+}
+
+/// Counts one record of a peer less.
+fn uncount(per_peer: &mut HashMap<PeerId, usize>, peer: &PeerId) {
+    if let Some(count) = per_peer.get_mut(peer) {
+        *count = count.saturating_sub(1);
+        if *count == 0 {
+            per_peer.remove(peer);
+        }
     }
 }
 
@@ -219,9 +231,7 @@ impl RecordStore for TopicStore {
     fn remove(&mut self, key: &kad::RecordKey) {
         if let Some(topic) = self.topics.remove(key) {
             for replica in topic.expires.keys() {
-                if let Some(count) = self.per_peer.get_mut(&replica.peer) {
-                    *count = count.saturating_sub(1);
-                }
+                uncount(&mut self.per_peer, &replica.peer);
             }
         }
     }

@@ -19,6 +19,8 @@ pub const TOPIC_RECORD_BYTES: usize = 512;
 pub const RECORD_ADDRESSES: usize = 4;
 /// Live records and tombstones that a storer keeps under one key.
 pub const RECORDS_PER_TOPIC: usize = 400;
+/// Of these, about replicas of one peer: as many as one put may carry.
+pub const RECORDS_PER_TOPIC_AND_PEER: usize = 64;
 /// The encoded list of all records under one key, as one DHT value. Bounds a Kademlia packet together with
 /// [`KAD_PACKET_BYTES`].
 pub const TOPIC_RECORD_LIST_BYTES: usize = RECORDS_PER_TOPIC * (TOPIC_RECORD_BYTES + 8);

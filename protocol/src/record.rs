@@ -93,20 +93,58 @@ pub struct RecordSet {
     records: BTreeMap<(PeerId, u16), (Version, SignedRecord)>,
 }
 
+/// What became of a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Inserted {
+    /// It, or a later one, was there.
+    Known,
+    /// It is there now.
+    Kept,
+    /// It is there now, and the record of that replica had to go.
+    KeptInsteadOf(ReplicaId),
+    /// There is no room for it.
+    Full,
+}
+
 impl RecordSet {
-    /// Takes a verified record unless it or a later one is there. Idempotent, and commutes as long as the set is not
-    /// full: of two records with one version, which only a faulty peer signs, everybody keeps the same.
+    /// Takes a verified record unless it or a later one is there. Idempotent, and commutes, at the bounds too: what is kept
+    /// is a function of what was seen. Of two records with one version, which only a faulty peer signs, everybody keeps the
+    /// same.
     ///
-    /// Returns whether anything changed. A full set takes no new replica.
-    pub fn insert(&mut self, verified: &TopicRecord, signed: SignedRecord) -> bool {
-        let key = (verified.replica.peer, verified.replica.index);
-        match self.records.get(&key) {
-            Some((version, known)) if (*version, known.rank()) >= (verified.version, signed.rank()) => return false,
-            None if self.records.len() >= limits::RECORDS_PER_TOPIC => return false,
-            _ => {}
+    /// Of one peer the replicas with the lowest indices are kept. A full set keeps the lowest indices of all peers, so that
+    /// one with many replicas makes room for others, and among equals the lowest peer ids.
+    pub fn insert(&mut self, verified: &TopicRecord, signed: SignedRecord) -> Inserted {
+        let replica = verified.replica;
+        let key = (replica.peer, replica.index);
+        let known = self.records.get(&key);
+        if known.is_some_and(|(version, known)| (*version, known.rank()) >= (verified.version, signed.rank())) {
+            return Inserted::Known;
         }
+        let new = known.is_none();
         self.records.insert(key, (verified.version, signed));
-        true
+        if !new {
+            return Inserted::Kept;
+        }
+        match self.surplus(replica.peer) {
+            None => Inserted::Kept,
+            Some(surplus) => {
+                self.remove(&surplus);
+                if surplus == replica { Inserted::Full } else { Inserted::KeptInsteadOf(surplus) }
+            }
+        }
+    }
+
+    /// The replica that is one too many after a new one of `peer` came.
+    fn surplus(&self, peer: PeerId) -> Option<ReplicaId> {
+        let of_peer = self.records.range((peer, 0)..=(peer, u16::MAX));
+        if of_peer.clone().count() > limits::RECORDS_PER_TOPIC_AND_PEER {
+            return of_peer.last().map(|(&(peer, index), _)| ReplicaId { peer, index });
+        }
+        if self.records.len() <= limits::RECORDS_PER_TOPIC {
+            return None;
+        }
+        let last = self.records.keys().max_by_key(|(peer, index)| (*index, *peer));
+        last.map(|&(peer, index)| ReplicaId { peer, index })
     }
 
     /// The signed records, in order of replica.

@@ -2,7 +2,7 @@
 
 use super::EXPIRY;
 use dunlin_protocol::{
-    id::{ModelId, PeerId, Version},
+    id::{ModelId, PeerId, Role, Roles, Version},
     pattern::Models,
 };
 use libp2p::Multiaddr;
@@ -41,12 +41,12 @@ impl Reachability {
     }
 }
 
-/// What a peer's certificate lets it serve.
+/// What a peer's certificate lets it do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rights {
-    /// Whether it may serve at all: role `agent`.
-    pub agent: bool,
-    /// Which models.
+    /// What it may register as. It serves only as `agent`.
+    pub roles: Roles,
+    /// Which models it may serve.
     pub models: Models,
     /// When the certificate was issued, unix seconds by the issuer's clock: of two certificates the later counts.
     pub issued_at: u64,
@@ -121,7 +121,12 @@ impl PeerEntry {
     }
 
     pub(super) fn may_serve(&self, model: &ModelId) -> bool {
-        self.rights.as_ref().is_some_and(|rights| rights.agent && rights.models.allows(model))
+        self.rights.as_ref().is_some_and(|rights| rights.roles.contains(Role::Agent) && rights.models.allows(model))
+    }
+
+    /// Whether its certificate has `role`, so that a record saying so counts.
+    pub(super) fn may_play(&self, role: Role) -> bool {
+        self.rights.as_ref().is_some_and(|rights| rights.roles.contains(role))
     }
 
     pub(super) fn take_rights(&mut self, rights: Rights) -> bool {
@@ -135,8 +140,8 @@ impl PeerEntry {
     /// Takes every right away; a certificate issued later gives new ones.
     pub(super) fn revoke(&mut self) -> bool {
         let issued_at = self.rights.as_ref().map_or(0, |rights| rights.issued_at);
-        let none = Rights { agent: false, models: Models::Only(Vec::new()), issued_at };
-        self.rights.replace(none).is_none_or(|rights| rights.agent)
+        let none = Rights { roles: Roles::NONE, models: Models::Only(Vec::new()), issued_at };
+        self.rights.replace(none).is_none_or(|rights| rights.roles != Roles::NONE)
     }
 
     /// The newest record's addresses win; between records of one version, which differ where a long model name left

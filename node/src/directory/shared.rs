@@ -1,6 +1,7 @@
 //! The directory as the parts of one process share it: a short lock, and a counter that readers can wait on.
 
 use super::{Directory, Event};
+use dunlin_protocol::id::PeerId;
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Instant,
@@ -31,7 +32,16 @@ impl SharedDirectory {
 
     /// Takes in what was learnt at `now`, and wakes those who wait for a change. Returns whether there was one.
     pub fn apply(&self, event: Event, now: Instant) -> bool {
-        let changed = self.lock().apply(event, now);
+        self.changing(|directory| directory.apply(event, now))
+    }
+
+    /// The same, of something that `source` handed over.
+    pub fn apply_from(&self, source: PeerId, event: Event, now: Instant) -> bool {
+        self.changing(|directory| directory.apply_from(source, event, now))
+    }
+
+    fn changing(&self, change: impl FnOnce(&mut Directory) -> bool) -> bool {
+        let changed = change(&mut self.lock());
         if changed {
             self.count();
         }

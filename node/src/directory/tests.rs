@@ -1,5 +1,6 @@
 use super::*;
 use dunlin_protocol::{
+    id::Roles,
     load::Measured,
     pattern::{Models, Pattern},
 };
@@ -65,16 +66,20 @@ fn report(from: PeerId, seq: u64, in_flight: u16) -> Event {
     Event::Load { from, report }
 }
 
+fn all_roles() -> Roles {
+    Role::ALL.into_iter().collect()
+}
+
 fn rights(patterns: &[&str], issued_at: u64) -> Event {
     let models = Models::Only(patterns.iter().map(|pattern| Pattern::new(pattern).unwrap()).collect());
-    Event::Member { peer: PEERS[0], rights: Rights { agent: true, models, issued_at } }
+    Event::Member { peer: PEERS[0], rights: Rights { roles: all_roles(), models, issued_at } }
 }
 
 /// A directory that knows all peers as members with every right.
 fn met() -> Directory {
     let mut directory = Directory::default();
     for peer in PEERS.iter() {
-        let rights = Rights { agent: true, models: Models::Any, issued_at: 0 };
+        let rights = Rights { roles: all_roles(), models: Models::Any, issued_at: 0 };
         directory.apply(Event::Member { peer: *peer, rights }, Instant::now());
     }
     directory
@@ -428,4 +433,64 @@ proptest! {
             }
         }
     }
+}
+
+fn role_record(seq: u64, role: Role) -> Event {
+    let Event::Record(record) = record(seq, "m", live()) else { unreachable!() };
+    Event::Record(TopicRecord { topic: Topic::Role(role), ..record })
+}
+
+/// A storer may keep what it likes, or invent it: what its peer's certificate does not allow counts nowhere.
+#[test]
+fn a_role_counts_only_within_the_certificate() {
+    let now = Instant::now();
+    let with = |roles: &[Role], issued_at| {
+        let roles = roles.iter().copied().collect();
+        Event::Member { peer: PEERS[0], rights: Rights { roles, models: Models::Any, issued_at } }
+    };
+    let proxies = |directory: &Directory| directory.members(Role::Proxy).count();
+    for proof_first in [true, false] {
+        let mut directory = Directory::default();
+        let mut events = [with(&[Role::Agent], 1), role_record(1, Role::Proxy)];
+        if !proof_first {
+            events.reverse();
+        }
+        for event in events {
+            directory.apply(event, now);
+        }
+        assert_eq!(proxies(&directory), 0);
+        // Another certificate gives the role, and one after that takes it.
+        assert!(directory.apply(with(&[Role::Agent, Role::Proxy], 2), now));
+        assert_eq!(proxies(&directory), 1);
+        assert!(directory.apply(with(&[Role::Agent], 3), now));
+        assert_eq!(proxies(&directory), 0);
+        directory.apply(with(&[Role::Proxy], 4), now);
+        directory.apply(Event::Revoked { peer: PEERS[0] }, now);
+        assert_eq!(proxies(&directory), 0);
+    }
+}
+
+/// One member hands over what thousands of made-up peers say, and goes on with that.
+#[test]
+fn a_flood_from_one_source_leaves_what_others_hand_over() {
+    let (mut directory, now) = (Directory::default(), Instant::now());
+    let (liar, honest) = (PeerId::random(), PeerId::random());
+    let said_by = |peer| {
+        let Event::Announcement(said) = announcement(1, ReplicaState::Ready, &["m"]) else { unreachable!() };
+        Event::Announcement(Announcement { replica: ReplicaId { peer, index: 0 }, ..said })
+    };
+    let flood = |directory: &mut Directory| {
+        for _ in 0..4 * unproven::PEERS {
+            directory.apply_from(liar, said_by(PeerId::random()), now);
+        }
+    };
+    flood(&mut directory);
+    let newcomers: Vec<PeerId> = (0..8).map(|_| PeerId::random()).collect();
+    for peer in &newcomers {
+        directory.apply_from(honest, said_by(*peer), now);
+        flood(&mut directory);
+    }
+    let first: Vec<PeerId> = directory.strangers().take(2 * newcomers.len()).map(|stranger| stranger.peer).collect();
+    assert!(newcomers.iter().all(|peer| first.contains(peer)), "among the first to be dialled");
+    assert!(directory.strangers().count() <= unproven::PEERS);
 }

@@ -15,7 +15,7 @@ use dunlin_protocol::{
 use libp2p::Multiaddr;
 use std::{collections::HashMap, time::Instant};
 
-/// Peers whose words wait; the one that came first makes room.
+/// Peers whose words wait. Of those that the source with the most of them handed over, the one that came first makes room.
 pub(super) const PEERS: usize = 256;
 /// Words of one peer that wait; the one that came first makes room.
 pub(super) const STATEMENTS: usize = 8;
@@ -41,21 +41,34 @@ pub(super) struct Unproven {
 #[derive(Debug)]
 struct Words {
     arrival: u64,
+    /// Who handed over the first of them, where that was another peer.
+    source: Option<PeerId>,
     expires: Instant,
     said: Vec<Event>,
 }
 
 impl Unproven {
-    /// Keeps what `peer` said, unless it said something later of the same thing.
-    pub(super) fn hold(&mut self, peer: PeerId, event: Event, now: Instant) {
+    /// Keeps what `peer` said and `source` handed over, unless the peer said something later of the same thing.
+    pub(super) fn hold(&mut self, peer: PeerId, source: Option<PeerId>, event: Event, now: Instant) {
         if !self.peers.contains_key(&peer) && self.peers.len() >= PEERS {
-            let oldest = self.peers.iter().min_by_key(|(_, words)| words.arrival).map(|(peer, _)| *peer);
-            oldest.and_then(|peer| self.peers.remove(&peer));
+            self.make_room();
         }
         self.arrivals += 1;
         let arrival = self.arrivals;
-        let new = || Words { arrival, expires: now + EXPIRY, said: Vec::new() };
+        let new = || Words { arrival, source, expires: now + EXPIRY, said: Vec::new() };
         self.peers.entry(peer).or_insert_with(new).hold(event);
+    }
+
+    fn make_room(&mut self) {
+        let mut of_source: HashMap<Option<PeerId>, usize> = HashMap::new();
+        for words in self.peers.values() {
+            *of_source.entry(words.source).or_default() += 1;
+        }
+        // Among equals one is chosen by its id, so that the choice is the same each time.
+        let Some((source, _)) = of_source.into_iter().max_by_key(|(source, count)| (*count, *source)) else { return };
+        let its = self.peers.iter().filter(|(_, words)| words.source == source);
+        let oldest = its.min_by_key(|(_, words)| words.arrival).map(|(peer, _)| *peer);
+        oldest.and_then(|peer| self.peers.remove(&peer));
     }
 
     /// What `peer` said, which no longer waits.
@@ -67,12 +80,24 @@ impl Unproven {
         self.peers.retain(|_, words| words.expires > now);
     }
 
+    /// The newest of each source in turn.
     pub(super) fn strangers(&self) -> impl Iterator<Item = Stranger> {
-        self.peers.iter().map(|(peer, words)| Stranger {
-            peer: *peer,
-            proxy: words.said.iter().any(|event| plays(event, Role::Proxy)),
-            agent: words.said.iter().any(|event| plays(event, Role::Agent) || serves(event)),
-        })
+        let mut newest_first: Vec<(&PeerId, &Words)> = self.peers.iter().collect();
+        newest_first.sort_unstable_by_key(|(_, words)| std::cmp::Reverse(words.arrival));
+        let mut of_source: HashMap<Option<PeerId>, usize> = HashMap::new();
+        let mut in_turn: Vec<(usize, Stranger)> = Vec::with_capacity(newest_first.len());
+        for (peer, words) in newest_first {
+            let turn = of_source.entry(words.source).or_default();
+            let stranger = Stranger {
+                peer: *peer,
+                proxy: words.said.iter().any(|event| plays(event, Role::Proxy)),
+                agent: words.said.iter().any(|event| plays(event, Role::Agent) || serves(event)),
+            };
+            in_turn.push((*turn, stranger));
+            *turn += 1;
+        }
+        in_turn.sort_by_key(|(turn, _)| *turn);
+        in_turn.into_iter().map(|(_, stranger)| stranger)
     }
 
     /// Where `peer` says that it listens.

@@ -19,8 +19,10 @@ const DISCOVER: Duration = Duration::from_secs(10);
 const CALM: Duration = Duration::from_secs(3);
 /// How often wanted peers are dialled and old things forgotten.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
-/// Peers dialled in one round without anybody asking.
+/// Members dialled in one round without anybody asking.
 const IDLE_DIALS: usize = 48;
+/// Dials under way to peers that are not known to be members.
+const STRANGER_DIALS: usize = 32;
 
 impl EventLoop {
     pub(super) fn on_tick(&mut self, now: Instant) {
@@ -31,6 +33,11 @@ impl EventLoop {
             }
         }
         self.dials.expire(now);
+        // The next ones at once where these proved members; those that failed make room at the pace of housekeeping, so
+        // that nobody can make this process dial about.
+        if self.strangers_dialled.iter().any(|peer| self.is_connected(peer)) {
+            self.connect_wanted();
+        }
         if self.due.discover <= now {
             self.due.discover = now + DISCOVER;
             self.due.discovered = Some(now);
@@ -159,21 +166,32 @@ impl EventLoop {
         let proxy = self.roles.contains(Role::Proxy);
         let agent = self.roles.contains(Role::Agent);
         let own = self.shared.peer_id;
-        let wanted: HashSet<PeerId> = self.shared.directory.read(|directory| {
+        let (members, strangers) = self.shared.directory.read(|directory| {
             let proxies = directory.members(Role::Proxy).filter(|_| proxy || agent);
             let agents = directory.members(Role::Agent).filter(|_| proxy);
             let replicas = directory.all_replicas().map(|replica| replica.id.peer).filter(|_| proxy);
+            let members: HashSet<PeerId> = proxies.chain(agents).chain(replicas).collect();
             // To connect with them is the way to find out whether they are members.
             let wanted = |it: &directory::Stranger| (it.proxy && (proxy || agent)) || (it.agent && proxy);
-            let strangers = directory.strangers().filter(wanted).map(|stranger| stranger.peer);
-            proxies.chain(agents).chain(replicas).chain(strangers).collect()
+            let strangers: Vec<PeerId> = directory.strangers().filter(wanted).map(|stranger| stranger.peer).collect();
+            (members, strangers)
         });
-        let missing = wanted.into_iter().filter(|peer| {
-            *peer != own && !self.has_direct(peer) && !self.dials.is_running(peer) && !self.blocked.contains(peer)
-        });
-        let missing: Vec<PeerId> = missing.take(IDLE_DIALS).collect();
-        for peer in missing {
+        let now = Instant::now();
+        self.strangers_dialled.retain(|peer| self.dials.is_running(peer));
+        let missing = |peer: &PeerId| {
+            let busy = self.dials.is_running(peer) || self.dials.is_held_back(peer, now);
+            *peer != own && !busy && !self.has_direct(peer) && !self.blocked.contains(peer)
+        };
+        // Anybody can make strangers up, and each costs a dial: they never take the place of members.
+        let room = STRANGER_DIALS.saturating_sub(self.strangers_dialled.len());
+        let strangers: Vec<PeerId> = strangers.into_iter().filter(missing).take(room).collect();
+        let members: Vec<PeerId> = members.into_iter().filter(missing).take(IDLE_DIALS).collect();
+        for peer in members {
             self.dial(peer, None);
+        }
+        for peer in strangers {
+            self.dial(peer, None);
+            self.strangers_dialled.insert(peer);
         }
     }
 

@@ -119,11 +119,8 @@ impl EventLoop {
 
     pub(crate) fn tell_rights(&self, peer: PeerId) {
         let Some(membership) = self.members.get(&peer) else { return };
-        let rights = Rights {
-            agent: membership.roles.contains(Role::Agent),
-            models: membership.models.clone(),
-            issued_at: membership.issued_at,
-        };
+        let rights =
+            Rights { roles: membership.roles, models: membership.models.clone(), issued_at: membership.issued_at };
         self.learn(directory::Event::Member { peer, rights });
     }
 

@@ -45,7 +45,7 @@ impl EventLoop {
         let Judgement { mut acceptance, learnt } = judgement;
         match learnt {
             Some(Learnt::Directory(event)) if self.is_about_self(&event) => acceptance = MessageAcceptance::Ignore,
-            Some(Learnt::Directory(event)) => self.learn(*event),
+            Some(Learnt::Directory(event)) => self.learn_from(source, *event),
             Some(Learnt::Revocation(revocation)) => acceptance = self.on_revocation(*revocation),
             Some(Learnt::Certificate(chain)) => acceptance = self.on_certificate(&chain),
             None => {}

@@ -46,8 +46,11 @@ impl EventLoop {
             let records = self.look_ups.found(query, &found.record.value, &directory, Instant::now());
             // What this process serves it knows better than any storer.
             for record in records.into_iter().filter(|record| record.replica.peer != self.shared.peer_id) {
-                let record = self.with_useful_addresses(record);
-                self.learn(directory::Event::Record(record));
+                let record = directory::Event::Record(self.with_useful_addresses(record));
+                match found.peer {
+                    Some(storer) => self.learn_from(storer, record),
+                    None => self.learn(record),
+                }
             }
         }
         if let QueryResult::PutRecord(Err(

@@ -1,6 +1,7 @@
 use super::*;
 use dunlin_protocol::{
     id::{ModelId, Version},
+    limits,
     record::{Continuation, RecordState},
 };
 use libp2p::identity::Keypair;
@@ -154,4 +155,32 @@ fn provider_records_are_refused() {
     let mut store = TopicStore::new(MESH, PeerId::random());
     let record = ProviderRecord::new(key(&model("m"), &MESH), PeerId::random(), Vec::new());
     assert!(store.add_provider(record).is_err());
+}
+
+/// One member with a replica under every index, and many with one each.
+#[test]
+fn a_member_with_many_replicas_makes_room_for_others() {
+    let mut fixture = Fixture::new();
+    let topic = model("m");
+    let many = fixture.agent.clone();
+    let of_index = |keypair: &Keypair, index| {
+        let replica = ReplicaId { peer: keypair.public().to_peer_id(), index };
+        let version = Version { epoch: 1, seq: 1 };
+        SignedRecord::sign(&TopicRecord { topic: topic.clone(), replica, version, state: live() }, keypair).unwrap()
+    };
+    for index in 0..RECORDS_PER_PUT as u16 {
+        fixture.put(&topic, &[of_index(&many, index)]).unwrap();
+    }
+    assert_eq!(fixture.put(&topic, &[of_index(&many, 999)]), Err(Refusal::Full), "its share of the topic");
+    for _ in 0..limits::RECORDS_PER_TOPIC - 1 {
+        fixture.agent = Keypair::generate_ed25519();
+        fixture.put(&topic, &[of_index(&fixture.agent, 0)]).unwrap();
+    }
+    let kept = stored(&fixture.store, &topic);
+    assert_eq!((kept.len(), fixture.store.len()), (limits::RECORDS_PER_TOPIC, limits::RECORDS_PER_TOPIC));
+    let its: Vec<u16> =
+        kept.iter().filter(|r| r.replica.peer == many.public().to_peer_id()).map(|r| r.replica.index).collect();
+    assert_eq!(its, [0], "everybody's first replica is there");
+    fixture.store.expire(fixture.now + EXPIRY);
+    assert!(fixture.store.is_empty());
 }

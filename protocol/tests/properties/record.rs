@@ -5,12 +5,13 @@ use dunlin_protocol::{
     codec,
     id::{ModelId, ReplicaId, RuntimeName, Version},
     limits,
-    record::{self, Continuation, RecordSet, RecordState, SignedRecord, TopicRecord},
+    record::{self, Continuation, Inserted, RecordSet, RecordState, SignedRecord, TopicRecord},
     signed::Signed,
     topic::Topic,
 };
 use multiaddr::Multiaddr;
 use proptest::{collection::vec, prelude::*};
+use std::sync::LazyLock;
 
 fn sign(seed: u8, record: &TopicRecord) -> SignedRecord {
     Signed::sign(record, &generate::keypair(seed)).unwrap()
@@ -50,7 +51,7 @@ proptest! {
         let mut set = set_of(&records);
         let before = set.clone();
         for (record, signed) in &records {
-            prop_assert!(!set.insert(record, signed.clone()));
+            prop_assert_eq!(set.insert(record, signed.clone()), Inserted::Known);
         }
         prop_assert_eq!(set, before);
     }
@@ -115,35 +116,95 @@ fn records_with_too_many_addresses_are_refused() {
     assert_eq!(record::verify(&sign(1, &record)), Err(record::Error::TooManyAddresses(limits::RECORD_ADDRESSES + 1)));
 }
 
-fn indexed(index: u16, version: Version) -> TopicRecord {
+/// More than a set holds: one peer with far too many replicas, many with some, in two versions.
+fn too_many() -> &'static [(TopicRecord, SignedRecord)] {
+    static RECORDS: LazyLock<Vec<(TopicRecord, SignedRecord)>> = LazyLock::new(|| {
+        let greedy = (0..150u16).map(|index| (1, index));
+        let others = (2..12u8).flat_map(|seed| (0..40u16).map(move |index| (seed, index)));
+        let all = greedy
+            .chain(others)
+            .flat_map(|(seed, index)| (1..=1 + u64::from(index % 3 == 0)).map(move |seq| (seed, index, seq)));
+        let sign_one = |(seed, index, seq)| {
+            let record = indexed(seed, index, Version { epoch: 1, seq });
+            let signed = sign(seed, &record);
+            (record, signed)
+        };
+        all.map(sign_one).collect()
+    });
+    &RECORDS
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn merging_commutes_at_the_bounds_too(order in Just((0..too_many().len()).collect::<Vec<_>>()).prop_shuffle()) {
+        let all = too_many();
+        let set = set_of(order.iter().map(|&at| &all[at]));
+        prop_assert_eq!(&set, &set_of(all));
+        // And in two halves, as when storers learn from different peers.
+        let (one, two) = order.split_at(order.len() / 2);
+        let mut merged = set_of(one.iter().map(|&at| &all[at]));
+        for signed in set_of(two.iter().map(|&at| &all[at])).iter() {
+            merged.insert(&record::verify(signed).unwrap(), signed.clone());
+        }
+        prop_assert_eq!(&set, &merged);
+        let kept: Vec<ReplicaId> = set.iter().map(|signed| record::verify(signed).unwrap().replica).collect();
+        prop_assert_eq!(kept.len(), limits::RECORDS_PER_TOPIC);
+        let greedy = kept.iter().filter(|replica| replica.peer == generate::peer(1)).count();
+        prop_assert!(greedy <= limits::RECORDS_PER_TOPIC_AND_PEER, "{}", greedy);
+        for seed in 1..12 {
+            let first = ReplicaId { peer: generate::peer(seed), index: 0 };
+            prop_assert!(kept.contains(&first));
+        }
+    }
+}
+
+fn indexed(seed: u8, index: u16, version: Version) -> TopicRecord {
     TopicRecord {
         topic: Topic::Model(ModelId::new("m").unwrap()),
-        replica: ReplicaId { peer: generate::peer(1), index },
+        replica: ReplicaId { peer: generate::peer(seed), index },
         version,
         state: RecordState::Withdrawn,
     }
 }
 
 #[test]
-fn a_full_set_takes_no_new_replica_but_updates_those_it_has() {
+fn a_full_set_takes_no_later_replica_but_updates_those_it_has() {
     let first = Version { epoch: 1, seq: 1 };
     let mut set = RecordSet::default();
-    let limit = u16::try_from(limits::RECORDS_PER_TOPIC).unwrap();
-    for index in 0..limit {
-        let record = indexed(index, first);
-        assert!(set.insert(&record, sign(1, &record)));
+    for seed in 1..=8 {
+        for index in 0..50 {
+            let record = indexed(seed, index, first);
+            assert_eq!(set.insert(&record, sign(seed, &record)), Inserted::Kept);
+        }
     }
-    let stranger = indexed(limit, first);
-    assert!(!set.insert(&stranger, sign(1, &stranger)));
     assert_eq!(set.len(), limits::RECORDS_PER_TOPIC);
-
-    let update = indexed(7, Version { epoch: 1, seq: 2 });
-    assert!(set.insert(&update, sign(1, &update)));
+    let late = indexed(9, 50, first);
+    assert_eq!(set.insert(&late, sign(9, &late)), Inserted::Full);
+    let update = indexed(1, 7, Version { epoch: 1, seq: 2 });
+    assert_eq!(set.insert(&update, sign(1, &update)), Inserted::Kept);
     assert_eq!(set.len(), limits::RECORDS_PER_TOPIC);
     assert!(record::encode_list(set.iter()).is_ok(), "a full set is still one DHT value");
 
-    set.remove(&indexed(7, first).replica);
-    assert!(set.insert(&stranger, sign(1, &stranger)));
+    set.remove(&update.replica);
+    assert_eq!(set.insert(&late, sign(9, &late)), Inserted::Kept);
+    let early = indexed(10, 0, first);
+    assert_eq!(set.insert(&early, sign(10, &early)), Inserted::KeptInsteadOf(late.replica));
+}
+
+#[test]
+fn a_peer_has_a_bounded_share_of_a_topic() {
+    let mut set = RecordSet::default();
+    let share = u16::try_from(limits::RECORDS_PER_TOPIC_AND_PEER).unwrap();
+    for index in 1..=share {
+        let record = indexed(1, index, Version::default());
+        assert_eq!(set.insert(&record, sign(1, &record)), Inserted::Kept);
+    }
+    let (beyond, first) = (indexed(1, share + 1, Version::default()), indexed(1, 0, Version::default()));
+    assert_eq!(set.insert(&beyond, sign(1, &beyond)), Inserted::Full);
+    let last = indexed(1, share, Version::default()).replica;
+    assert_eq!(set.insert(&first, sign(1, &first)), Inserted::KeptInsteadOf(last));
 }
 
 // A full set of the largest records is one value, and that value with its envelope one Kademlia packet.
