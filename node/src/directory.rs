@@ -296,10 +296,14 @@ impl Directory {
         self.replicas.get(replica).and_then(Entry::announced_version)
     }
 
-    /// Peers that have replicas.
+    /// Peers that have replicas or say that they are agents, proven or not: agents have no connections among each other,
+    /// and the more there are, the less often each should report.
     #[must_use]
     pub fn agents(&self) -> usize {
-        self.peers.values().filter(|entry| !entry.indices.is_empty()).count()
+        let with_replicas = |peer: &PeerId| self.peers.get(peer).is_some_and(|entry| !entry.indices.is_empty());
+        let without = self.members(Role::Agent).filter(|peer| !with_replicas(peer)).count();
+        let unproven = self.unproven.agents();
+        self.peers.values().filter(|entry| !entry.indices.is_empty()).count() + without + unproven
     }
 
     /// Forgets what is past its time. Returns whether a reader could see a difference.

@@ -99,6 +99,7 @@ pub(crate) struct Connection {
 /// When recurring work is to be done next.
 pub(crate) struct Due {
     discover: Instant,
+    count_agents: Instant,
     pub(crate) refresh: Instant,
     pub(crate) put_again: Option<Instant>,
     pub(crate) announce_again: Option<Instant>,
@@ -113,6 +114,7 @@ impl Due {
     pub(crate) fn new(now: Instant) -> Self {
         Self {
             discover: now + SETTLE,
+            count_agents: now,
             refresh: now + REFRESH,
             put_again: None,
             announce_again: None,

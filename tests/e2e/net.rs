@@ -238,3 +238,22 @@ fn quickest_warm(address: SocketAddr, key: Option<&str>) -> Duration {
     once();
     (0..12).map(|_| once()).min().unwrap()
 }
+
+/// Two members whose addresses nobody knows: the one that invited has moved to other ports since.
+#[test]
+fn members_on_one_network_find_each_other_without_addresses() {
+    let sandbox = Sandbox::new();
+    let Some(mut lab) = Lab::new(&sandbox) else { return };
+    let (near, far) = lab.cable("near", "far");
+    let (mut proxy, _) = proxy(&sandbox, &near, "10.78.0.1");
+    let token = proxy.home.ask(&["invite", "--role", "agent"]);
+    let home = Home::within(&sandbox, "agent", &far);
+    home.join(&token);
+    let before = proxy.listen_addresses();
+    proxy.restart(&["proxy", "--http", "127.0.0.1:0", "--listen", "/ip4/10.78.0.1/tcp/0"]);
+    assert!(!before.contains(&proxy.listen_addresses()[0]), "{before:?}");
+    std::fs::remove_file(sandbox.folder().join("agent/known_peers.json")).unwrap();
+    let _agent = home.start(&["agent", "--launch", "demo", "--listen", "/ip4/10.78.0.2/tcp/0"]);
+    proxy.wait_for_replicas("demo", 1);
+    proxy.endpoint();
+}

@@ -91,13 +91,18 @@ impl Unproven {
             let stranger = Stranger {
                 peer: *peer,
                 proxy: words.said.iter().any(|event| plays(event, Role::Proxy)),
-                agent: words.said.iter().any(|event| plays(event, Role::Agent) || serves(event)),
+                agent: words.serves(),
             };
             in_turn.push((*turn, stranger));
             *turn += 1;
         }
         in_turn.sort_by_key(|(turn, _)| *turn);
         in_turn.into_iter().map(|(_, stranger)| stranger)
+    }
+
+    /// How many of them say that they serve, or may.
+    pub(super) fn agents(&self) -> usize {
+        self.peers.values().filter(|words| words.serves()).count()
     }
 
     /// Where `peer` says that it listens.
@@ -138,6 +143,10 @@ impl Unproven {
 }
 
 impl Words {
+    fn serves(&self) -> bool {
+        self.said.iter().any(|event| plays(event, Role::Agent) || serves(event))
+    }
+
     fn hold(&mut self, event: Event) {
         let Some(new) = subject(&event) else { return };
         let same = |old: &Event| subject(old).is_some_and(|old| old.replica == new.replica && old.topic == new.topic);

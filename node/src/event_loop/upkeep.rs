@@ -107,6 +107,10 @@ impl EventLoop {
         }
         if proxy {
             self.look_up(Topic::Role(Role::Agent), None);
+        } else if self.registration.any_ready() && self.due.count_agents <= Instant::now() {
+            // An agent that comes late has not heard the others announce themselves.
+            self.due.count_agents = Instant::now() + REFRESH;
+            self.look_up(Topic::Role(Role::Agent), None);
         }
     }
 

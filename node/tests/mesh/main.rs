@@ -14,5 +14,6 @@ mod liveness;
 mod records;
 mod relay;
 mod renewal;
+mod report_rate;
 mod revocation;
 mod shutdown;
