@@ -10,6 +10,8 @@ mod failover;
 mod harness;
 mod lifecycle;
 mod load;
+#[cfg(target_os = "linux")]
+mod many;
 mod mesh;
 #[cfg(target_os = "linux")]
 mod net;

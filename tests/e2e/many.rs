@@ -110,7 +110,10 @@ fn two_hundred_nodes_are_one_mesh() {
     println!(
         "{NODES} nodes: joined and started after {started:.1?}, all known {:.1?} later; proxy: {} MiB alone, {} MiB with \
          them, {:.1?} of CPU time until then, {share:.1} % of a core while each reports its load",
-        known - started, alone.resident_mib, watched.resident_mib, stands.cpu - alone.cpu,
+        known - started,
+        alone.resident_mib,
+        watched.resident_mib,
+        stands.cpu - alone.cpu,
     );
     shutdown.cancel();
     runtime.shutdown_timeout(Duration::from_secs(10));
