@@ -3,23 +3,18 @@
 
 use crate::{
     harness::{self, Member, Mesh, is_connected, knows_replica, look_up_until, model, offer, roles, topic, until},
-    light::{Light, live},
+    light::{Light, announcement, live},
     over_tcp_and_quic,
     strangers::plain,
     victim::SOON,
 };
 use axum::{Router, routing::any};
-use dunlin_node::{
-    Config, Node, clock,
-    gossip::{self, MeshMessage},
-    hop,
-};
+use dunlin_node::{Config, Node, clock, gossip, hop};
 use dunlin_protocol::{
-    announcement::{Announcement, ReplicaState, SignedAnnouncement},
+    announcement::ReplicaState,
     hop::{MODEL, REPLICA_INDEX},
-    id::{ReplicaId, Role, RuntimeName, Version},
+    id::Role,
     pattern::{Models, Pattern},
-    record::Continuation,
 };
 use futures::StreamExt;
 use http::StatusCode;
@@ -44,6 +39,7 @@ over_tcp_and_quic!(
     a_model_outside_the_certificate_is_not_registered,
     a_record_about_somebody_else_is_not_stored,
     replicas_of_made_up_peers_are_not_listed,
+    a_flood_of_made_up_peers_delays_no_new_replica,
     a_load_report_about_somebody_else_does_not_count,
     a_member_without_the_role_proxy_sends_no_inference,
 );
@@ -145,19 +141,7 @@ async fn replicas_of_made_up_peers_are_not_listed(listen: &str) {
     liar.connect(&mesh.first).await;
     liar.swarm.behaviour_mut().gossip.subscribe(&gossip::mesh_topic()).unwrap();
     liar.idle(Duration::from_millis(500)).await;
-    let announce = |keypair: &Keypair| {
-        let announcement = Announcement {
-            replica: ReplicaId { peer: keypair.public().to_peer_id(), index: 0 },
-            version: Version { epoch: 1, seq: 1 },
-            state: ReplicaState::Ready,
-            runtime: RuntimeName::new("demo").unwrap(),
-            continuation: Continuation::None,
-            slots: 4,
-            models: offer(0, ReplicaState::Ready, &["fake"]).models,
-        };
-        let signed = SignedAnnouncement::sign(&announcement, keypair).unwrap();
-        MeshMessage::Announcement(signed).encode().unwrap()
-    };
+    let announce = |keypair: &Keypair| announcement(keypair, &["fake"]);
     let mut said: Vec<_> = (0..20).map(|_| announce(&Keypair::generate_ed25519())).collect();
     // Its word about itself comes last, so that all others came when it has.
     said.push(announce(&liar.keypair));
@@ -174,6 +158,37 @@ async fn replicas_of_made_up_peers_are_not_listed(listen: &str) {
     assert_eq!(listed(), 1);
     agent.handle.offer(offer(0, ReplicaState::Ready, &["m"])).await;
     until("listed", SOON, || knows_replica(&mesh.first, "m", &agent)).await;
+}
+
+/// One member gossips what peers say that do not exist, and goes on with it while a real agent comes.
+async fn a_flood_of_made_up_peers_delays_no_new_replica(listen: &str) {
+    let mesh = Mesh::new(&[listen]).await;
+    let other = mesh.member_on(&[Role::Proxy], &[listen], &[&mesh.first]).await;
+    let mut liar = Light::new(&mesh, roles(&[Role::Agent]), Models::Any);
+    liar.connect(&mesh.first).await;
+    liar.swarm.behaviour_mut().gossip.subscribe(&gossip::mesh_topic()).unwrap();
+    liar.idle(Duration::from_millis(500)).await;
+    let waiting = || mesh.first.handle.directory().read(|known| known.strangers().count());
+    let flood = async {
+        loop {
+            let said = announcement(&Keypair::generate_ed25519(), &["m"]);
+            // Those that find no room in a queue are lost, as with a real liar.
+            let _ = liar.swarm.behaviour_mut().gossip.publish(gossip::mesh_topic(), said);
+            liar.idle(Duration::from_millis(1)).await;
+        }
+    };
+    let newcomer = async {
+        until("the flood has arrived", SOON, || waiting() > 100).await;
+        // It knows only the other proxy.
+        let agent = mesh.member_on(&[Role::Agent], &[listen], &[&other]).await;
+        agent.handle.offer(offer(0, ReplicaState::Ready, &["m"])).await;
+        until("listed", SOON, || knows_replica(&mesh.first, "m", &agent)).await;
+        assert!(waiting() > 100, "the flood goes on");
+    };
+    tokio::select! {
+        () = newcomer => {}
+        () = flood => {}
+    }
 }
 
 async fn a_load_report_about_somebody_else_does_not_count(listen: &str) {

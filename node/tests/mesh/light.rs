@@ -3,10 +3,12 @@
 use crate::harness::*;
 use dunlin_node::{
     admission::{self, Admission},
-    gossip, record_store, transport,
+    gossip::{self, MeshMessage},
+    record_store, transport,
 };
 use dunlin_protocol::{
-    id::{ModelId, PeerId, ReplicaId, Roles, Version},
+    announcement::{Announcement, ReplicaState, SignedAnnouncement},
+    id::{ModelId, PeerId, ReplicaId, Roles, RuntimeName, Version},
     pattern::Models,
     record::{self, Continuation, RecordState, SignedRecord, TopicRecord},
     topic::Topic,
@@ -106,4 +108,18 @@ impl Light {
 pub(crate) fn live(addresses: &[&str]) -> RecordState {
     let addresses = addresses.iter().map(|address| address.parse::<Multiaddr>().unwrap()).collect();
     RecordState::Live { addresses, runtime: None, continuation: Continuation::None }
+}
+
+/// What the owner of a key may say of itself, gossiped.
+pub(crate) fn announcement(keypair: &Keypair, models: &[&str]) -> Vec<u8> {
+    let announcement = Announcement {
+        replica: ReplicaId { peer: keypair.public().to_peer_id(), index: 0 },
+        version: Version { epoch: 1, seq: 1 },
+        state: ReplicaState::Ready,
+        runtime: RuntimeName::new("demo").unwrap(),
+        continuation: Continuation::None,
+        slots: 4,
+        models: offer(0, ReplicaState::Ready, models).models,
+    };
+    MeshMessage::Announcement(SignedAnnouncement::sign(&announcement, keypair).unwrap()).encode().unwrap()
 }

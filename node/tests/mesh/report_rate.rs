@@ -1,13 +1,11 @@
 //! How often agents report: the more of them there are, the less often each.
 
-use crate::{harness::*, light::Light};
-use dunlin_node::gossip::{self, MeshMessage, report_interval};
-use dunlin_protocol::{
-    announcement::{Announcement, ReplicaState, SignedAnnouncement},
-    id::{ReplicaId, Role, RuntimeName, Version},
-    pattern::Models,
-    record::Continuation,
+use crate::{
+    harness::*,
+    light::{Light, announcement},
 };
+use dunlin_node::gossip::{self, report_interval};
+use dunlin_protocol::{announcement::ReplicaState, id::Role, pattern::Models};
 use libp2p::identity::Keypair;
 use std::{
     collections::BTreeSet,
@@ -17,20 +15,6 @@ use std::{
 const SOON: Duration = Duration::from_secs(10);
 /// Agents at which the rate is at its lowest.
 const MANY: usize = 200;
-
-fn announcement() -> Vec<u8> {
-    let keypair = Keypair::generate_ed25519();
-    let announcement = Announcement {
-        replica: ReplicaId { peer: keypair.public().to_peer_id(), index: 0 },
-        version: Version { epoch: 1, seq: 1 },
-        state: ReplicaState::Ready,
-        runtime: RuntimeName::new("demo").unwrap(),
-        continuation: Continuation::None,
-        slots: 4,
-        models: offer(0, ReplicaState::Ready, &["m"]).models,
-    };
-    MeshMessage::Announcement(SignedAnnouncement::sign(&announcement, &keypair).unwrap()).encode().unwrap()
-}
 
 /// Reports of `agent`, which says something new all the time, that reach the proxy within `time`.
 async fn reports_within(time: Duration, agent: &Member, proxy: &Member) -> usize {
@@ -60,7 +44,8 @@ async fn agents_report_less_often_the_more_there_are() {
     others.swarm.behaviour_mut().gossip.subscribe(&gossip::mesh_topic()).unwrap();
     others.idle(Duration::from_millis(500)).await;
     for _ in 1..MANY {
-        others.swarm.behaviour_mut().gossip.publish(gossip::mesh_topic(), announcement()).expect("members listen");
+        let said = announcement(&Keypair::generate_ed25519(), &["m"]);
+        others.swarm.behaviour_mut().gossip.publish(gossip::mesh_topic(), said).expect("members listen");
         others.idle(Duration::from_millis(5)).await;
     }
     let heard = || agent.handle.directory().read(|known| known.agents());
