@@ -7,6 +7,7 @@ use crate::{
     bootstrap::Bootstrap,
     dial::Dials,
     directory,
+    gossip::MeshMessage,
     handle::{Command, ConnectError, Shared},
     hop::Hop,
     info,
@@ -22,6 +23,7 @@ use crate::{
 };
 use dunlin_protocol::{
     id::{PeerId, Role, Roles},
+    revocation::SignedRevocation,
     topic::Topic,
 };
 use futures::StreamExt;
@@ -33,7 +35,7 @@ use libp2p::{
     },
 };
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{HashMap, HashSet, VecDeque},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -69,6 +71,8 @@ pub(crate) struct EventLoop {
     pub(crate) bootstrap: Bootstrap,
     pub(crate) liveness: Liveness,
     pub(crate) connections: HashMap<PeerId, Vec<Connection>>,
+    /// Revocations to be gossiped once more, and when.
+    pub(crate) revoked_lately: VecDeque<(Instant, SignedRevocation)>,
     /// Peers dialled that are not known to be members.
     pub(crate) strangers_dialled: HashSet<PeerId>,
     pub(crate) reports: Reports,
@@ -161,7 +165,12 @@ impl EventLoop {
             }
             Command::LookUp { topic, answer } => self.look_up(topic, Some(answer)),
             Command::Connect { peer, answer } => self.connect(peer, answer),
-            Command::Publish(message) => self.publish(&message),
+            Command::Publish(message) => {
+                self.publish(&message);
+                if let MeshMessage::Revocation(revocation) = *message {
+                    self.revoke_again(revocation);
+                }
+            }
             Command::HangUp => self.hang_up(),
         }
     }

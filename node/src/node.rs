@@ -157,6 +157,7 @@ impl Node {
             bootstrap,
             liveness: Liveness::default(),
             connections: Default::default(),
+            revoked_lately: Default::default(),
             strangers_dialled: Default::default(),
             reports: Default::default(),
             pulls: Default::default(),

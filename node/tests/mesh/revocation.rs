@@ -1,13 +1,22 @@
 //! Revocation: everywhere within seconds, also where nobody was when it was made.
 
-use crate::harness::*;
-use dunlin_node::clock;
+use crate::{
+    harness::*,
+    light::{BehaviourEvent, Light},
+};
+use dunlin_node::{
+    clock,
+    gossip::{self, MeshMessage},
+};
 use dunlin_protocol::{
     announcement::ReplicaState,
     certificate::Membership,
     id::Role,
+    pattern::Models,
     revocation::{ListVersion, RevocationList},
 };
+use futures::StreamExt;
+use libp2p::{gossipsub, swarm::SwarmEvent};
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(5);
@@ -38,6 +47,30 @@ async fn a_revoked_member_is_out_everywhere() {
     let back = Member::start(state, roles(&[Role::Proxy]), &[TCP], &proxy.addresses(), Some(home)).await;
     until("the list was fetched", SOON, || back.handle.members().revocations().len() == 1).await;
     assert!(!knows_replica(&back, "m", &agent));
+}
+
+/// A member that is connected and has not subscribed yet: it was asked for its list before there was anything on ours.
+#[tokio::test]
+async fn who_missed_a_revocation_hears_of_it_again() {
+    let mesh = Mesh::new(&[TCP]).await;
+    let agent = mesh.member(&[Role::Agent], &[&mesh.first]).await;
+    until("connected", SOON, || is_connected(&mesh.first, &agent)).await;
+    let mut late = Light::new(&mesh, roles(&[Role::Agent]), Models::Any);
+    late.connect(&mesh.first).await;
+    mesh.first.handle.revoke(agent.peer()).await.unwrap();
+    late.idle(Duration::from_secs(1)).await;
+    late.swarm.behaviour_mut().gossip.subscribe(&gossip::mesh_topic()).unwrap();
+    let hears = async {
+        loop {
+            if let SwarmEvent::Behaviour(BehaviourEvent::Gossip(gossipsub::Event::Message { message, .. })) =
+                late.swarm.select_next_some().await
+                && matches!(MeshMessage::decode(&message.data), Ok(MeshMessage::Revocation(_)))
+            {
+                break;
+            }
+        }
+    };
+    tokio::time::timeout(4 * SOON, hears).await.expect("nobody said it again");
 }
 
 #[tokio::test]
