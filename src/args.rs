@@ -1,11 +1,14 @@
 //! The command line as clap reads it. Dumb on purpose: nothing here is checked beyond its syntax, and nothing else
 //! reads flags or environment. [`crate::settings`] joins it with the configuration file.
 
+mod engines;
 pub(crate) mod values;
+
+pub(crate) use engines::{EngineArgs, Tool};
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use dunlin_protocol::{
-    id::{ModelId, Name, Role, RuntimeName},
+    id::{ModelId, Name, Role},
     pattern::Pattern,
 };
 use libp2p::Multiaddr;
@@ -70,7 +73,7 @@ pub(crate) enum Command {
     /// Run everything on this machine: join the mesh (or make one), offer its engines, open the endpoint
     #[command(after_help = "\
 Without --engine or --launch, engines on the usual local ports are taken (vLLM 8000, llama.cpp 8080, Ollama 11434,
-SGLang 30000); where there is none, the built-in demo engine is, and `up` says so.
+SGLang 30000, ...), also those that come up later; until there is one, the built-in demo engine is, and `up` says so.
 
 Examples:
   dunlin up
@@ -108,8 +111,11 @@ Examples:
     #[command(after_help = "\
 Examples:
   dunlin agent --engine http://127.0.0.1:8000
-  dunlin agent --engine http://127.0.0.1:9000 --runtime openai --model my-whisper
-  dunlin agent --launch llamacpp -- -m model.gguf --alias my-model")]
+  dunlin agent                              what is on the usual local ports, or comes up there
+  dunlin agent --engine http://127.0.0.1:9000 --runtime whisper --model my-whisper
+  dunlin agent --launch llamacpp -- -m model.gguf --alias my-model
+  dunlin agent --launch vllm --container docker --model Qwen/Qwen3-8B
+  dunlin agent --launch vllm --model Qwen/Qwen3-8B --set slots.default=128")]
     Agent(AgentArgs),
     /// Run an endpoint, without engines
     #[command(after_help = "Example:\n  dunlin proxy --http 0.0.0.0:8480")]
@@ -133,7 +139,12 @@ Examples:
   dunlin chat --endpoint http://10.0.0.5:8480 --key KEY my-model")]
     Chat(ChatArgs),
     /// Print what an engine wrote, wherever it runs
-    #[command(after_help = "Examples:\n  dunlin logs my-model\n  dunlin logs 12D3KooW... -f")]
+    #[command(after_help = "\
+Examples:
+  dunlin logs my-model                   every replica of it, wherever it runs
+  dunlin logs 12D3KooW.../0 -f           one replica, as it writes
+  dunlin logs my-model --since 10m
+  dunlin logs my-model --previous        the run before the crash")]
     Logs(LogsArgs),
     /// Make, list and revoke the endpoint's keys
     Keys {
@@ -291,39 +302,6 @@ pub(crate) struct NodeArgs {
     pub(crate) threads: ThreadArgs,
 }
 
-/// Which engines an agent answers for.
-#[derive(ClapArgs, Default)]
-pub(crate) struct EngineArgs {
-    /// A running engine, repeatable
-    #[arg(long, env = "DUNLIN_ENGINE", value_name = "URL", value_delimiter = ',')]
-    pub(crate) engine: Vec<String>,
-    /// What the engines are, where it can't be told from their answers: llamacpp, vllm, ollama, openai, demo
-    #[arg(long, env = "DUNLIN_RUNTIME", value_name = "NAME")]
-    pub(crate) runtime: Option<RuntimeName>,
-    /// A model that the engine serves though it doesn't list it, repeatable
-    #[arg(long = "model", env = "DUNLIN_MODEL", value_name = "MODEL", value_delimiter = ',')]
-    pub(crate) models: Vec<ModelId>,
-    /// Requests that each engine works on at once [default: what the engine says, else its runtime's]
-    #[arg(long, env = "DUNLIN_SLOTS", value_name = "N")]
-    pub(crate) slots: Option<u16>,
-    /// Start the engine as a child process; what follows `--` is passed to it
-    #[arg(long, value_name = "RUNTIME")]
-    pub(crate) launch: Option<RuntimeName>,
-    /// Also serve Prometheus metrics of the engines there, at /metrics [default: nowhere]
-    #[arg(long, env = "DUNLIN_METRICS_HTTP", value_name = "ADDR:PORT", value_parser = socket_address)]
-    pub(crate) metrics_http: Option<SocketAddr>,
-    /// Restart the launched engine when it was ready and nothing has come from it for so long, seconds; 0: never
-    /// [default: 300]
-    #[arg(long, env = "DUNLIN_HANG_TIMEOUT", value_name = "SECONDS", value_parser = seconds_or_never, hide_short_help = true)]
-    pub(crate) hang_timeout: Option<Duration>,
-    /// Restart the launched engine when it is not ready so long after its start, seconds; 0: never [default: 3600]
-    #[arg(long, env = "DUNLIN_START_TIMEOUT", value_name = "SECONDS", value_parser = seconds_or_never, hide_short_help = true)]
-    pub(crate) start_timeout: Option<Duration>,
-    /// Arguments of the launched engine
-    #[arg(last = true, requires = "launch", value_name = "ARGS")]
-    pub(crate) launch_args: Vec<String>,
-}
-
 /// The endpoint.
 #[derive(ClapArgs, Default)]
 pub(crate) struct EndpointArgs {
@@ -408,14 +386,20 @@ pub(crate) struct ChatArgs {
 
 #[derive(ClapArgs)]
 pub(crate) struct LogsArgs {
-    /// A model id, or a peer's id or name as `dunlin peers` shows them
+    /// A model id, or a peer's id or name as `dunlin peers` shows them; with /INDEX one replica of that peer
     pub(crate) target: String,
     /// Go on as more is written
     #[arg(short, long)]
     pub(crate) follow: bool,
-    /// Lines from the end to start with, for each engine
-    #[arg(long, value_name = "N", default_value_t = 200)]
-    pub(crate) tail: u32,
+    /// Lines from the end, for each engine [default: 200, or all with --since or --previous]
+    #[arg(long, value_name = "N")]
+    pub(crate) tail: Option<u32>,
+    /// Only what was written within this time: 90s, 30m, 24h
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) since: Option<Duration>,
+    /// What the engine wrote before it was last started: why it crashed
+    #[arg(short, long, conflicts_with = "follow")]
+    pub(crate) previous: bool,
 }
 
 #[derive(ClapArgs)]

@@ -1,11 +1,15 @@
 //! One path of configuration: flags and environment ([`crate::args`]) before the file, the file before the defaults,
 //! all checked here, once. Nothing else reads the file.
 
-use crate::args::{EndpointArgs, EngineArgs, NodeArgs, values};
+mod engines;
+
+pub(crate) use engines::{EngineSettings, EngineSource, catalogue, discover, engines, metrics_http};
+
+use crate::args::{EndpointArgs, NodeArgs, values};
 use crate::exit::Failure;
 use anyhow::{Context, Result, bail};
-use dunlin_agent::Patience;
-use dunlin_protocol::id::{ModelId, Name, RuntimeName};
+use dunlin_protocol::id::Name;
+use engines::EngineFile;
 use libp2p::{Multiaddr, multiaddr::Protocol};
 use serde::{Deserialize, Deserializer, de::Error as _};
 use std::{
@@ -21,8 +25,6 @@ pub(crate) const HTTP_PORT: u16 = 8480;
 pub(crate) const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(120);
 /// A file larger than this is not a configuration.
 const FILE_BYTES: u64 = 1 << 20;
-/// Engines of one agent.
-const MAX_ENGINES: usize = 64;
 
 /// `--config FILE`.
 #[derive(Debug, Default, Deserialize)]
@@ -39,7 +41,9 @@ pub(crate) struct File {
     #[serde(deserialize_with = "socket_address")]
     metrics_http: Option<SocketAddr>,
     endpoint: EndpointFile,
+    discover: Option<Vec<u16>>,
     engines: Vec<EngineFile>,
+    runtimes: Vec<toml::Table>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -49,19 +53,6 @@ struct EndpointFile {
     http: Option<SocketAddr>,
     auth: Option<bool>,
     first_byte_timeout_seconds: Option<f64>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct EngineFile {
-    url: Option<String>,
-    launch: Option<RuntimeName>,
-    args: Vec<String>,
-    runtime: Option<RuntimeName>,
-    models: Vec<ModelId>,
-    slots: Option<u16>,
-    hang_timeout_seconds: Option<f64>,
-    start_timeout_seconds: Option<f64>,
 }
 
 /// Addresses as the flags take them, with the same words about wrong ones.
@@ -81,14 +72,19 @@ impl File {
     pub(crate) fn read(path: Option<&Path>) -> Result<Self> {
         let Some(path) = path else { return Ok(Self::default()) };
         let place = || format!("configuration file {}", path.display());
-        let size = std::fs::metadata(path).with_context(place)?.len();
-        if size > FILE_BYTES {
-            bail!("{} has {size} bytes; at most {FILE_BYTES} are read", place());
-        }
-        let text = std::fs::read_to_string(path).with_context(place)?;
+        let text = read_bounded(path).with_context(place)?;
         // toml's errors name line, column, the key, and the keys that are known.
         toml::from_str(&text).with_context(place)
     }
+}
+
+/// The text of a file that a person wrote.
+fn read_bounded(path: &Path) -> Result<String> {
+    let size = std::fs::metadata(path)?.len();
+    if size > FILE_BYTES {
+        bail!("it has {size} bytes; at most {FILE_BYTES} are read");
+    }
+    Ok(std::fs::read_to_string(path)?)
 }
 
 /// What every node is started with.
@@ -157,86 +153,6 @@ fn check_listen(address: &Multiaddr) -> Result<()> {
     Ok(())
 }
 
-/// One engine as configured.
-#[derive(Debug, Clone)]
-pub(crate) struct EngineSettings {
-    pub(crate) source: EngineSource,
-    pub(crate) runtime: Option<RuntimeName>,
-    pub(crate) models: Vec<ModelId>,
-    pub(crate) slots: Option<u16>,
-    pub(crate) patience: Patience,
-}
-
-/// Where an engine comes from.
-#[derive(Debug, Clone)]
-pub(crate) enum EngineSource {
-    /// It runs already.
-    Attach(String),
-    /// The agent starts it.
-    Launch(RuntimeName, Vec<String>),
-}
-
-/// Where an agent serves its metrics.
-pub(crate) fn metrics_http(args: &EngineArgs, file: &File) -> Option<SocketAddr> {
-    args.metrics_http.or(file.metrics_http)
-}
-
-/// The engines that were asked for, none if it was left to what is found.
-pub(crate) fn engines(args: &EngineArgs, file: File) -> Result<Vec<EngineSettings>> {
-    let common = |source| EngineSettings {
-        source,
-        runtime: args.runtime.clone(),
-        models: args.models.clone(),
-        slots: args.slots,
-        patience: patience(args.hang_timeout, args.start_timeout),
-    };
-    let mut engines: Vec<_> = args.engine.iter().cloned().map(EngineSource::Attach).map(common).collect();
-    if let Some(runtime) = &args.launch {
-        engines.push(common(EngineSource::Launch(runtime.clone(), args.launch_args.clone())));
-    }
-    if engines.is_empty() {
-        engines = file.engines.into_iter().enumerate().map(|(i, e)| from_file(i, e)).collect::<Result<_>>()?;
-    }
-    if engines.is_empty() && (args.runtime.is_some() || !args.models.is_empty() || args.slots.is_some()) {
-        bail!(Failure::Usage(
-            "--runtime, --model and --slots describe an engine: give --engine URL or --launch too".into()
-        ));
-    }
-    if engines.len() > MAX_ENGINES {
-        bail!(Failure::Usage(format!("{} engines; one agent takes at most {MAX_ENGINES}", engines.len())));
-    }
-    if engines.iter().any(|engine| engine.slots == Some(0)) {
-        bail!(Failure::Usage("an engine needs at least one slot".into()));
-    }
-    Ok(engines)
-}
-
-fn from_file(index: usize, engine: EngineFile) -> Result<EngineSettings> {
-    let source = match (engine.url, engine.launch) {
-        (Some(url), None) if engine.args.is_empty() => EngineSource::Attach(url),
-        (Some(_), None) => bail!("engines[{index}]: `args` are for `launch`, not for `url`"),
-        (None, Some(runtime)) => EngineSource::Launch(runtime, engine.args),
-        _ => bail!("engines[{index}]: give either `url` or `launch`"),
-    };
-    let timeout = |field, value: Option<f64>| match value {
-        Some(value) if !(0.0..=604_800.0).contains(&value) => {
-            bail!("engines[{index}]: {field} is {value}; give seconds up to 604800, 0 for never")
-        }
-        value => Ok(value.map(Duration::from_secs_f64)),
-    };
-    let hang = timeout("hang_timeout_seconds", engine.hang_timeout_seconds)?;
-    let start = timeout("start_timeout_seconds", engine.start_timeout_seconds)?;
-    let patience = patience(hang, start);
-    Ok(EngineSettings { source, runtime: engine.runtime, models: engine.models, slots: engine.slots, patience })
-}
-
-/// What was not said is as the agent has it; zero is for ever.
-fn patience(hang: Option<Duration>, start: Option<Duration>) -> Patience {
-    let or = |said: Option<Duration>, usual| said.map_or(usual, |said| (!said.is_zero()).then_some(said));
-    let usual = Patience::default();
-    Patience { hang: or(hang, usual.hang), start: or(start, usual.start) }
-}
-
 /// The endpoint as configured.
 #[derive(Debug)]
 pub(crate) struct EndpointSettings {
@@ -277,6 +193,7 @@ pub(crate) fn home(flag: Option<&Path>) -> Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::args::EngineArgs;
 
     fn file(text: &str) -> Result<File> {
         let dir = std::env::temp_dir().join(format!("dunlin-settings-{}-{}", std::process::id(), text.len()));
@@ -327,22 +244,6 @@ mod tests {
             let error = format!("{:#}", file(text).unwrap_err());
             assert!(error.contains(right) && error.contains("line "), "{error}");
         }
-    }
-
-    #[test]
-    fn an_engine_is_attached_or_launched() {
-        let none = EngineArgs::default();
-        for bad in ["[[engines]]\n", "[[engines]]\nurl='a'\nlaunch='vllm'\n", "[[engines]]\nurl='a'\nargs=['x']\n"] {
-            assert!(engines(&none, file(bad).unwrap()).is_err(), "{bad}");
-        }
-        let two = "[[engines]]\nurl='http://a'\n[[engines]]\nlaunch='llamacpp'\nargs=['-m','f']\nmodels=['m']\n";
-        assert_eq!(engines(&none, file(two).unwrap()).unwrap().len(), 2);
-        let patient = "[[engines]]\nlaunch='vllm'\nhang_timeout_seconds=0\nstart_timeout_seconds=90.5\n";
-        let patience = engines(&none, file(patient).unwrap()).unwrap()[0].patience;
-        assert_eq!(patience, Patience { hang: None, start: Some(Duration::from_millis(90_500)) });
-        assert!(engines(&none, file("[[engines]]\nlaunch='vllm'\nhang_timeout_seconds=-1\n").unwrap()).is_err());
-        let flags = EngineArgs { slots: Some(2), ..Default::default() };
-        assert!(engines(&flags, File::default()).is_err(), "slots of nothing");
     }
 
     #[test]

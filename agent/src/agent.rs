@@ -1,8 +1,8 @@
 //! The agent: its engines' tasks, from start to drained.
 
 use crate::{
-    config::{Config, ENGINES, EngineConfig, Source},
-    engine::{Client, EngineUrl},
+    config::{Config, ContainerConfig, ENGINES, EngineConfig, Source},
+    engine::{Client, EngineUrl, discover::Found},
     metrics::poll::poll,
     prometheus::{self, Page},
     replica::{
@@ -11,18 +11,32 @@ use crate::{
         report::{announce, report},
         status::Status,
     },
+    replicas::Replicas,
+    scout::{ROUND, Scout},
     serve::{self, NodeHandle, Service},
-    supervise::{Process, reap_all, supervise},
+    supervise::{Order, Process, container, reap_all, supervise},
 };
 use axum::Router;
 use dunlin_node::Handle;
 use dunlin_protocol::{
+    announcement::ReplicaState,
     id::{self, RuntimeName},
-    runtime::{Catalogue, catalogue},
+    runtime::{Catalogue, catalogue, launch::Unlaunchable},
 };
 use futures::future::join_all;
-use std::{collections::HashSet, io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
-use tokio::{net::TcpListener, task::JoinSet, time::timeout};
+use std::{
+    collections::{BTreeSet, HashSet},
+    io,
+    net::SocketAddr,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::{
+    net::TcpListener,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
 use tokio_util::sync::CancellationToken;
 
 /// Time for the last announcements to be made.
@@ -32,7 +46,7 @@ const FAREWELL: Duration = Duration::from_secs(2);
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Nothing to do.
-    #[error("an agent needs at least one engine")]
+    #[error("an agent needs at least one engine, or ports at which to look for one")]
     NoEngine,
     /// More engines than one agent has.
     #[error("{0} engines; an agent has {ENGINES} at most")]
@@ -46,6 +60,14 @@ pub enum Error {
     /// Launching needs a launch entry.
     #[error("runtime `{0}` cannot be launched; start it yourself and attach to it with --engine URL")]
     NoLaunch(RuntimeName),
+    /// Not as a process, or not in a container.
+    #[error("runtime `{runtime}` cannot be launched so: {error}")]
+    Unlaunchable {
+        /// The runtime.
+        runtime: RuntimeName,
+        /// Why.
+        error: Unlaunchable,
+    },
     /// The directory for logs cannot be made.
     #[error("cannot create {path}: {error}")]
     Directory {
@@ -74,7 +96,10 @@ pub enum Error {
 #[derive(Debug)]
 pub struct Agent {
     config: Config,
+    catalogue: Arc<Catalogue>,
     service: Arc<Service>,
+    /// What the labels of its containers say.
+    owner: String,
     demos: Vec<(Arc<Replica>, crate::demo::Engine)>,
     metrics: Option<TcpListener>,
 }
@@ -84,16 +109,17 @@ impl Agent {
     /// called on a tokio runtime.
     ///
     /// # Errors
-    /// No engine, too many, or one twice, an unknown runtime or one that can't be launched, no directory, no port.
+    /// No engine and nowhere to look for one, too many, or one twice, an unknown runtime or one that can't be launched, no
+    /// directory, no port.
     pub fn new(config: Config) -> Result<Self, Error> {
         match config.engines.len() {
-            0 => return Err(Error::NoEngine),
-            1..=ENGINES => {}
+            0 if config.discover.is_empty() => return Err(Error::NoEngine),
+            0..=ENGINES => {}
             many => return Err(Error::TooManyEngines(many)),
         }
         no_engine_twice(&config.engines)?;
         make_directory(&config.directory)?;
-        let mut replicas = Vec::new();
+        let replicas = Replicas::default();
         let mut demos = Vec::new();
         for (index, engine) in (0..).zip(&config.engines) {
             let replica = Arc::new(replica(index, engine, &config.catalogue)?);
@@ -103,9 +129,15 @@ impl Agent {
             }
             replicas.push(replica);
         }
-        let service = Arc::new(Service::new(replicas.into(), Client::new()));
+        let owner = match config.engines.iter().any(|engine| container_of(engine).is_some()) {
+            true => container::owner(&config.directory)
+                .map_err(|error| Error::Directory { path: config.directory.clone(), error })?,
+            false => String::new(),
+        };
+        let catalogue = Arc::new(config.catalogue.clone());
+        let service = Arc::new(Service::new(replicas, Client::new()));
         let metrics = config.metrics_http.map(listen).transpose()?;
-        Ok(Self { config, service, demos, metrics })
+        Ok(Self { config, catalogue, service, owner, demos, metrics })
     }
 
     /// Where `GET /metrics` is answered, if anywhere; with the port that was chosen when none was asked for.
@@ -122,7 +154,7 @@ impl Agent {
     /// What the engines are doing; stays valid while the agent runs and after.
     #[must_use]
     pub fn status(&self) -> Status {
-        Status(Arc::clone(&self.service.replicas))
+        Status(self.service.replicas.clone())
     }
 
     /// Runs the engines and tells the mesh about them. On `shutdown` it takes nothing new and says so, finishes what is in
@@ -131,29 +163,84 @@ impl Agent {
     pub async fn run(mut self, handle: Handle, shutdown: CancellationToken) {
         // A second run of the same routes is not possible: `run` takes the agent.
         let _ = self.service.node.set(NodeHandle(handle.clone()));
-        reap_all(&self.config.directory).await;
+        reap_all(&self.config.directory, self.container_tools()).await;
         let stop_engines = CancellationToken::new();
         let mut engines = self.start_engines(&stop_engines);
-        let mut watching = JoinSet::new();
+        let mut tasks = Tasks { handle, watching: JoinSet::new(), announcing: JoinSet::new() };
         if let Some(listener) = self.metrics.take() {
-            watching.spawn(prometheus::serve(listener, Page::new(Arc::clone(&self.service.replicas))));
+            tasks.watching.spawn(prometheus::serve(listener, Page::new(self.service.replicas.clone())));
         }
-        let mut announcing = JoinSet::new();
-        for (replica, config) in self.service.replicas.iter().zip(&self.config.engines) {
-            let client = &self.service.client;
-            watching.spawn(live(Arc::clone(replica), client.clone(), identify_with(config, &self.config.catalogue)));
-            watching.spawn(poll(Arc::clone(replica), client.clone()));
-            watching.spawn(report(Arc::clone(replica), handle.clone()));
-            announcing.spawn(announce(Arc::clone(replica), handle.clone()));
+        for (replica, config) in self.service.replicas.all().iter().zip(&self.config.engines) {
+            self.watch(&mut tasks, replica, config);
         }
-        shutdown.cancelled().await;
+        self.find_engines(&mut tasks, &shutdown).await;
         self.drain().await;
         // Nothing restarts, and nothing is probed, while the engines end.
-        watching.shutdown().await;
+        tasks.watching.shutdown().await;
         stop_engines.cancel();
         while engines.join_next().await.is_some() {}
-        self.service.replicas.iter().for_each(|replica| replica.gone());
-        let _ = timeout(FAREWELL, async { while announcing.join_next().await.is_some() {} }).await;
+        self.service.replicas.all().iter().for_each(|replica| replica.gone());
+        let _ = timeout(FAREWELL, async { while tasks.announcing.join_next().await.is_some() {} }).await;
+    }
+
+    fn watch(&self, tasks: &mut Tasks, replica: &Arc<Replica>, config: &EngineConfig) {
+        let (client, handle) = (&self.service.client, &tasks.handle);
+        let identify_with = is_unknown(config).then(|| Arc::clone(&self.catalogue));
+        tasks.watching.spawn(live(Arc::clone(replica), client.clone(), identify_with));
+        tasks.watching.spawn(poll(Arc::clone(replica), client.clone()));
+        tasks.watching.spawn(report(Arc::clone(replica), handle.clone()));
+        tasks.announcing.spawn(announce(Arc::clone(replica), handle.clone()));
+    }
+
+    /// Until `shutdown`: takes in engines that come up, and lets stand-ins go when there is a real one.
+    async fn find_engines(&self, tasks: &mut Tasks, shutdown: &CancellationToken) {
+        if self.config.discover.is_empty() {
+            return shutdown.cancelled().await;
+        }
+        let ports = self.config.discover.clone();
+        let mut scout = Scout::new(ports, self.service.client.clone(), Arc::clone(&self.catalogue));
+        let search = async {
+            loop {
+                sleep(ROUND).await;
+                for found in scout.round(&self.taken(), Instant::now()).await {
+                    self.take_in(tasks, found);
+                }
+                self.dismiss_stand_ins();
+            }
+        };
+        tokio::select! {
+            () = search => {}
+            () = shutdown.cancelled() => {}
+        }
+    }
+
+    /// Local ports at which this agent has engines.
+    fn taken(&self) -> HashSet<u16> {
+        self.service.replicas.all().iter().filter_map(|replica| replica.view().url.as_ref()?.local_port()).collect()
+    }
+
+    fn take_in(&self, tasks: &mut Tasks, found: Found) {
+        let count = self.service.replicas.all().len();
+        let Some(index) = u16::try_from(count).ok().filter(|_| count < ENGINES) else { return };
+        tracing::info!(replica = index, url = %found.url, runtime = %found.runtime, models = found.models.len(), "found an engine");
+        let url = found.url.clone();
+        let config = EngineConfig::from(found);
+        // The catalogue has what an attached engine begins as, or the agent would not have been made.
+        let Ok(replica) = replica(index, &config, &self.catalogue).map(Arc::new) else { return };
+        self.service.replicas.push(Arc::clone(&replica));
+        replica.set_url(Some(url));
+        self.watch(tasks, &replica, &config);
+    }
+
+    fn dismiss_stand_ins(&self) {
+        let replicas = self.service.replicas.all();
+        if !replicas.iter().any(|replica| !replica.stand_in && replica.view().state == ReplicaState::Ready) {
+            return;
+        }
+        for replica in replicas.iter().filter(|replica| replica.stand_in && !replica.is_ending()) {
+            tracing::info!(replica = replica.index, "there is a real engine now: the demo engine leaves");
+            replica.gone();
+        }
     }
 
     fn start_engines(&mut self, stop: &CancellationToken) -> JoinSet<()> {
@@ -164,13 +251,15 @@ impl Agent {
             }
             engines.spawn(demo.run(stop.clone()));
         }
-        for (replica, config) in self.service.replicas.iter().zip(&self.config.engines) {
+        for (replica, config) in self.service.replicas.all().iter().zip(&self.config.engines) {
             match &config.source {
                 Source::Attach(url) => replica.set_url(Some(url.clone())),
-                Source::Launch { args, .. } => {
+                Source::Launch { args, container, .. } => {
                     replica.set_process(Process::Waiting);
                     let (replica, directory) = (Arc::clone(replica), self.config.directory.clone());
-                    engines.spawn(supervise(replica, args.clone(), directory, stop.clone()));
+                    let container = container.clone().map(|container| (container, self.owner.clone()));
+                    let order = Order { args: args.clone(), container };
+                    engines.spawn(supervise(replica, order, directory, stop.clone()));
                 }
                 Source::Demo(_) => {}
             }
@@ -178,8 +267,13 @@ impl Agent {
         engines
     }
 
+    /// Command lines with which this agent runs containers.
+    fn container_tools(&self) -> BTreeSet<String> {
+        self.config.engines.iter().filter_map(container_of).map(|container| container.program.clone()).collect()
+    }
+
     async fn drain(&self) {
-        let replicas = &self.service.replicas;
+        let replicas = self.service.replicas.all();
         replicas.iter().for_each(|replica| replica.drain());
         let empty = join_all(replicas.iter().map(|replica| replica.gate.empty()));
         if timeout(self.config.drain, empty).await.is_err() {
@@ -187,6 +281,13 @@ impl Agent {
             tracing::warn!(left, "requests did not end within the drain deadline; they are cut off");
         }
     }
+}
+
+/// What goes on for each replica.
+struct Tasks {
+    handle: Handle,
+    watching: JoinSet<()>,
+    announcing: JoinSet<()>,
 }
 
 fn no_engine_twice(engines: &[EngineConfig]) -> Result<(), Error> {
@@ -208,16 +309,30 @@ fn replica(index: u16, engine: &EngineConfig, catalogue: &Catalogue) -> Result<R
         Source::Demo(_) => RuntimeName::new("demo")?,
     };
     let runtime = catalogue.get(&name)?.clone();
-    if matches!(engine.source, Source::Launch { .. }) && runtime.launch.is_none() {
-        return Err(Error::NoLaunch(name));
+    if let Source::Launch { container, .. } = &engine.source {
+        let Some(launch) = &runtime.launch else { return Err(Error::NoLaunch(name)) };
+        let error = match container {
+            Some(_) if launch.image.is_none() => Some(Unlaunchable::NoImage),
+            None if launch.command.is_none() => Some(Unlaunchable::OnlyContainer),
+            _ => None,
+        };
+        if let Some(error) = error {
+            return Err(Error::Unlaunchable { runtime: name, error });
+        }
     }
     Ok(Replica::new(index, engine, runtime))
 }
 
+fn container_of(engine: &EngineConfig) -> Option<&ContainerConfig> {
+    match &engine.source {
+        Source::Launch { container, .. } => container.as_ref(),
+        _ => None,
+    }
+}
+
 /// Only an attached engine of unknown kind is asked what it is.
-fn identify_with(engine: &EngineConfig, catalogue: &Catalogue) -> Option<Arc<Catalogue>> {
-    let unknown = matches!(engine.source, Source::Attach(_)) && engine.runtime.is_none();
-    unknown.then(|| Arc::new(catalogue.clone()))
+fn is_unknown(engine: &EngineConfig) -> bool {
+    matches!(engine.source, Source::Attach(_)) && engine.runtime.is_none()
 }
 
 fn listen(address: SocketAddr) -> Result<TcpListener, Error> {

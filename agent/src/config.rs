@@ -7,7 +7,7 @@ use dunlin_protocol::{
     id::{ModelId, RuntimeName},
     runtime::Catalogue,
 };
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{collections::BTreeSet, net::SocketAddr, path::PathBuf, time::Duration};
 
 /// Time between two readings of an engine's metrics while it works.
 pub const METRICS_INTERVAL: Duration = Duration::from_millis(100);
@@ -29,6 +29,9 @@ pub struct Config {
     pub drain: Duration,
     /// Where to listen for Prometheus, which `GET /metrics` answers there; `None` for nowhere.
     pub metrics_http: Option<SocketAddr>,
+    /// Local ports at which engines are looked for while the agent runs; those that other engines have already are left
+    /// out. Empty: nothing is looked for, and there must be an engine.
+    pub discover: BTreeSet<u16>,
 }
 
 /// Where an engine comes from.
@@ -42,9 +45,63 @@ pub enum Source {
         runtime: RuntimeName,
         /// The user's own arguments.
         args: Vec<String>,
+        /// Run it in a container instead.
+        container: Option<ContainerConfig>,
     },
     /// The simulated engine inside this program.
     Demo(crate::demo::Config),
+}
+
+/// How an engine is run in a container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ContainerConfig {
+    /// Whose command line it is.
+    pub tool: ContainerTool,
+    /// The command line: a name that is looked up in `PATH`, or a path.
+    pub program: String,
+    /// GPUs that it is given.
+    pub gpus: Option<Gpus>,
+    /// Further options of `run`.
+    pub options: Vec<String>,
+}
+
+impl ContainerConfig {
+    /// As `tool` runs it by default: no GPU, no further options.
+    #[must_use]
+    pub fn new(tool: ContainerTool) -> Self {
+        Self { tool, program: tool.program().to_owned(), gpus: None, options: Vec::new() }
+    }
+}
+
+/// Command lines that run containers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ContainerTool {
+    /// Docker.
+    Docker,
+    /// Podman.
+    Podman,
+}
+
+impl ContainerTool {
+    /// What its command is called.
+    #[must_use]
+    pub fn program(self) -> &'static str {
+        match self {
+            Self::Docker => "docker",
+            Self::Podman => "podman",
+        }
+    }
+}
+
+/// GPUs of a container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Gpus {
+    /// Every one of the machine.
+    All,
+    /// So many.
+    Count(u16),
+    /// These, by index or UUID.
+    Devices(Vec<String>),
 }
 
 /// One engine.
@@ -63,6 +120,10 @@ pub struct EngineConfig {
     pub metrics_interval: Duration,
     /// When it is started again though its process lives, if the agent launched it.
     pub patience: Patience,
+    /// Nobody named it, it was found: when it stays away, so does its replica, until it is back.
+    pub found: bool,
+    /// Serves only until another engine of this agent is ready, and never again.
+    pub stand_in: bool,
 }
 
 impl EngineConfig {
@@ -76,13 +137,16 @@ impl EngineConfig {
             slots: None,
             metrics_interval: METRICS_INTERVAL,
             patience: Patience::default(),
+            found: false,
+            stand_in: false,
         }
     }
 }
 
 impl From<Found> for EngineConfig {
     fn from(found: Found) -> Self {
-        Self { runtime: Some(found.runtime), ..Self::new(Source::Attach(found.url)) }
+        // Its kind is asked for again whenever it comes up: the next engine at that port may be another.
+        Self { found: true, ..Self::new(Source::Attach(found.url)) }
     }
 }
 
@@ -92,6 +156,13 @@ impl Config {
     /// # Errors
     /// A built-in runtime is wrong, which tests rule out.
     pub fn new(directory: PathBuf) -> Result<Self, dunlin_protocol::runtime::catalogue::Error> {
-        Ok(Self { engines: Vec::new(), directory, catalogue: Catalogue::built_in()?, drain: DRAIN, metrics_http: None })
+        Ok(Self {
+            engines: Vec::new(),
+            directory,
+            catalogue: Catalogue::built_in()?,
+            drain: DRAIN,
+            metrics_http: None,
+            discover: BTreeSet::new(),
+        })
     }
 }

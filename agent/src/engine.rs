@@ -2,6 +2,7 @@
 
 pub mod client;
 pub mod discover;
+pub mod explain;
 pub mod identify;
 pub mod models;
 pub mod probe;

@@ -1,8 +1,9 @@
 //! Beside an engine: attach to it or launch it, probe it, meter it, and serve it to the mesh.
 //!
 //! Reading order: [`agent`] starts everything; [`replica`] is what all tasks of one engine share; `serve` takes requests
-//! from the mesh hop through [`admit`] to the [`engine`]; [`metrics`] and [`counters`] say how busy it is, `prometheus` to scrapers; [`supervise`]
-//! and [`output`] are for engines that the agent runs itself.
+//! from the mesh hop through [`admit`] to the [`engine`]; [`metrics`] and [`counters`] say how busy it is, `prometheus` to
+//! scrapers; [`supervise`] and [`output`] are for engines that the agent runs itself; `scout` finds those that come up
+//! later.
 
 pub mod admit;
 pub mod agent;
@@ -15,13 +16,15 @@ pub mod outcomes;
 pub mod output;
 mod prometheus;
 pub mod replica;
+mod replicas;
+mod scout;
 mod serve;
 pub mod supervise;
 #[cfg(test)]
 mod test_data;
 
 pub use agent::{Agent, Error};
-pub use config::{Config, EngineConfig, Patience, Source};
-pub use engine::discover::{Found, discover};
+pub use config::{Config, ContainerConfig, ContainerTool, EngineConfig, Gpus, Patience, Source};
+pub use engine::discover::{Found, discover, usual_ports};
 pub use replica::status::{EngineStatus, Status};
 pub use serve::without_engines;

@@ -4,7 +4,7 @@ mod server;
 
 pub(crate) use server::serve;
 
-use crate::replica::Replica;
+use crate::{replica::Replica, replicas::Replicas};
 use dunlin_protocol::announcement::ReplicaState;
 use prometheus_client::{
     collector::Collector,
@@ -12,7 +12,7 @@ use prometheus_client::{
     metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
     registry::{Registry, Unit},
 };
-use std::{fmt, sync::Arc};
+use std::fmt;
 
 /// Room for the text of a few engines.
 const PAGE_BYTES: usize = 8 * 1024;
@@ -22,7 +22,7 @@ const PAGE_BYTES: usize = 8 * 1024;
 pub(crate) struct Page(Registry);
 
 impl Page {
-    pub(crate) fn new(replicas: Arc<[Arc<Replica>]>) -> Self {
+    pub(crate) fn new(replicas: Replicas) -> Self {
         let mut registry = Registry::with_prefix("dunlin_agent");
         registry.register_collector(Box::new(Engines(replicas)));
         Self(registry)
@@ -50,7 +50,7 @@ struct OutcomeLabels {
 }
 
 #[derive(Debug)]
-struct Engines(Arc<[Arc<Replica>]>);
+struct Engines(Replicas);
 
 impl Engines {
     fn gauge(
@@ -61,7 +61,7 @@ impl Engines {
         value: impl Fn(&Replica) -> Option<i64>,
     ) -> fmt::Result {
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        for replica in self.0.iter() {
+        for replica in self.0.all().iter() {
             if let Some(value) = value(replica) {
                 ConstGauge::new(value).encode(family.encode_family(&EngineLabels { engine: replica.index })?)?;
             }
@@ -72,7 +72,7 @@ impl Engines {
     fn requests(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let help = "Requests by how they ended";
         let mut family = encoder.encode_descriptor("requests", help, None, MetricType::Counter)?;
-        for replica in self.0.iter() {
+        for replica in self.0.all().iter() {
             for (outcome, count) in replica.outcomes.all() {
                 let labels = OutcomeLabels { engine: replica.index, outcome: outcome.as_str() };
                 ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
@@ -84,7 +84,7 @@ impl Engines {
     fn restarts(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let help = "Starts of a launched engine after its first";
         let mut family = encoder.encode_descriptor("restarts", help, None, MetricType::Counter)?;
-        for replica in self.0.iter().filter(|replica| replica.process().is_some()) {
+        for replica in self.0.all().iter().filter(|replica| replica.process().is_some()) {
             let labels = EngineLabels { engine: replica.index };
             ConstCounter::new(u64::from(replica.restarts())).encode(family.encode_family(&labels)?)?;
         }
@@ -94,7 +94,7 @@ impl Engines {
     fn probes(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let help = "How long the engine took to say that it is well, and what it serves; failed probes included";
         let mut family = encoder.encode_descriptor("probe", help, Some(&Unit::Seconds), MetricType::Histogram)?;
-        for replica in self.0.iter() {
+        for replica in self.0.all().iter() {
             replica.probes.encode(family.encode_family(&EngineLabels { engine: replica.index })?)?;
         }
         Ok(())
@@ -127,6 +127,7 @@ impl Collector for Engines {
 mod tests {
     use super::*;
     use crate::{outcomes::Outcome, replica::tests::replica};
+    use std::sync::Arc;
 
     #[test]
     fn the_page_tells_of_every_engine() {
@@ -134,7 +135,9 @@ mod tests {
         replica.outcomes.count(Outcome::Full);
         replica.set_slots(Some(3));
         replica.probes.observe(0.02);
-        let page = Page::new(Arc::from([Arc::clone(&replica)]));
+        let replicas = Replicas::default();
+        replicas.push(Arc::clone(&replica));
+        let page = Page::new(replicas);
         let text = page.text();
         for line in [
             r#"dunlin_agent_engine_up{engine="0"} 0"#,

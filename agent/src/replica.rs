@@ -11,9 +11,10 @@ use crate::{
     config::{EngineConfig, Source},
     counters::Counters,
     engine::{EngineUrl, models::served},
+    metrics::page::AdaptersInUse,
     outcomes::Outcomes,
     output::Output,
-    supervise::Process,
+    supervise::{Process, container::Named},
 };
 use dunlin_node::{Handle, Offer};
 use dunlin_protocol::{
@@ -29,7 +30,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use std::{
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -70,6 +71,16 @@ impl View {
     }
 }
 
+/// What a page of metrics said.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Reading {
+    pub(crate) load: EngineLoad,
+    pub(crate) adapters: Option<AdaptersInUse>,
+}
+
+/// Looks that missing models ask for are at least this far apart: a client may ask for anything.
+const DOUBTS_APART: Duration = Duration::from_millis(500);
+
 #[derive(Debug)]
 pub(crate) struct Replica {
     pub(crate) index: u16,
@@ -87,9 +98,19 @@ pub(crate) struct Replica {
     health: Mutex<Health>,
     view: watch::Sender<Arc<View>>,
     /// The last reading of the engine's metrics, and until when it counts.
-    reading: Mutex<Option<(EngineLoad, Instant)>>,
+    reading: Mutex<Option<(Reading, Instant)>>,
+    /// See [`EngineConfig::found`].
+    pub(crate) found: bool,
+    /// See [`EngineConfig::stand_in`].
+    pub(crate) stand_in: bool,
+    /// Drains or has ended, and will not serve again.
+    ending: AtomicBool,
+    /// When an answer last made somebody doubt the list of models.
+    doubted: Mutex<Option<Instant>>,
     /// `None` for engines that this agent didn't launch.
     process: Mutex<Option<Process>>,
+    /// The container that the process runs.
+    container: Mutex<Option<Named>>,
     restarts: AtomicU32,
     pub(crate) patience: Patience,
     /// Why its process is to be ended and started again; taken by its supervisor.
@@ -130,7 +151,12 @@ impl Replica {
             health: Mutex::default(),
             view: watch::Sender::new(Arc::new(view)),
             reading: Mutex::default(),
+            found: config.found,
+            stand_in: config.stand_in,
+            ending: AtomicBool::new(false),
+            doubted: Mutex::default(),
             process: Mutex::default(),
+            container: Mutex::default(),
             restarts: AtomicU32::new(0),
             patience: config.patience,
             restart: watch::Sender::new(None),
@@ -177,6 +203,16 @@ impl Replica {
         self.look.notify_one();
     }
 
+    /// The engine answered 404: it may not have the model any more, so it is looked at now.
+    pub(crate) fn model_missed(&self) {
+        let now = Instant::now();
+        let mut doubted = lock(&self.doubted);
+        if doubted.is_none_or(|at| now.duration_since(at) >= DOUBTS_APART) {
+            *doubted = Some(now);
+            self.look.notify_one();
+        }
+    }
+
     /// The engine listens there from now on; `None` when it is gone.
     pub(crate) fn set_url(&self, url: Option<EngineUrl>) {
         self.generation.fetch_add(1, Ordering::Relaxed);
@@ -197,21 +233,30 @@ impl Replica {
         self.change(|view| view.slots = slots);
     }
 
+    pub(crate) fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::Relaxed)
+    }
+
+    /// An engine that was found stays away: nobody should wait for it. It may come back.
+    pub(crate) fn leave(&self) {
+        if !self.is_ending() {
+            self.change(|view| (view.state, view.models) = (ReplicaState::Gone, Vec::new()));
+        }
+    }
+
     /// Ready with these models, or not ready and why. Does nothing once the replica drains.
     pub(crate) fn set_serving(&self, serving: Result<Vec<ServedModel>, Unready>) {
         if let Err(unready) = &serving {
             self.log_new_reason(unready);
         }
-        self.change(|view| {
-            if matches!(view.state, ReplicaState::Draining | ReplicaState::Gone) {
-                return;
+        if self.is_ending() {
+            return;
+        }
+        self.change(|view| match serving {
+            Ok(models) => {
+                (view.state, view.reason, view.models) = (ReplicaState::Ready, None, models);
             }
-            match serving {
-                Ok(models) => {
-                    (view.state, view.reason, view.models) = (ReplicaState::Ready, None, models);
-                }
-                Err(Unready { state, reason }) => (view.state, view.reason) = (state, Some(reason)),
-            }
+            Err(Unready { state, reason }) => (view.state, view.reason) = (state, Some(reason)),
         });
     }
 
@@ -219,7 +264,7 @@ impl Replica {
     /// by its supervisor.
     fn log_new_reason(&self, Unready { state, reason }: &Unready) {
         let view = self.view();
-        if matches!(view.state, ReplicaState::Draining | ReplicaState::Gone) || view.reason.as_ref() == Some(reason) {
+        if self.is_ending() || view.reason.as_ref() == Some(reason) {
             return;
         }
         let url = view.url.as_ref().map(tracing::field::display);
@@ -241,10 +286,16 @@ impl Replica {
     }
 
     pub(crate) fn drain(&self) {
+        self.ending.store(true, Ordering::Relaxed);
         self.gate.drain();
-        self.change(|view| view.state = ReplicaState::Draining);
+        self.change(|view| {
+            if view.state != ReplicaState::Gone {
+                view.state = ReplicaState::Draining;
+            }
+        });
     }
     pub(crate) fn gone(&self) {
+        self.ending.store(true, Ordering::Relaxed);
         self.change(|view| view.state = ReplicaState::Gone);
     }
 
@@ -269,6 +320,12 @@ impl Replica {
         let ordered = restart.wait_for(Option::is_some).await;
         ordered.ok().and_then(|why| why.clone()).unwrap_or_default()
     }
+    pub(crate) fn set_container(&self, container: Option<Named>) {
+        *lock(&self.container) = container;
+    }
+    pub(crate) fn container(&self) -> Option<Named> {
+        lock(&self.container).clone()
+    }
     pub(crate) fn count_restart(&self) {
         self.restarts.fetch_add(1, Ordering::Relaxed);
     }
@@ -276,13 +333,16 @@ impl Replica {
         self.restarts.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn set_reading(&self, load: EngineLoad, until: Instant) {
-        *lock(&self.reading) = Some((load, until));
+    pub(crate) fn set_reading(&self, reading: Reading, until: Instant) {
+        *lock(&self.reading) = Some((reading, until));
     }
-    /// The last reading, unless it is too old to count (C1).
+    /// The load of the last reading, unless it is too old to count (C1).
     pub(crate) fn reading(&self, now: Instant) -> Option<EngineLoad> {
-        let reading = *lock(&self.reading);
-        reading.filter(|(_, until)| now < *until).map(|(load, _)| load)
+        lock(&self.reading).as_ref().filter(|(_, until)| now < *until).map(|(reading, _)| reading.load)
+    }
+    /// The adapters of the last reading, likewise.
+    pub(crate) fn adapters(&self, now: Instant) -> Option<AdaptersInUse> {
+        lock(&self.reading).as_ref().filter(|(_, until)| now < *until)?.0.adapters.clone()
     }
 
     /// The whole truth for the mesh.
@@ -330,7 +390,8 @@ pub(crate) mod tests {
     fn old_readings_do_not_count() {
         let replica = replica(&[]);
         let until = Instant::now() + Duration::from_secs(2);
-        replica.set_reading(EngineLoad { running: Some(0), ..EngineLoad::default() }, until);
+        let load = EngineLoad { running: Some(0), ..EngineLoad::default() };
+        replica.set_reading(Reading { load, adapters: None }, until);
         assert!(replica.reading(until - Duration::from_millis(1)).is_some());
         assert_eq!(replica.reading(until), None);
     }
@@ -359,6 +420,22 @@ pub(crate) mod tests {
         replica.process_ended("killed");
         assert_eq!(replica.view().state, ReplicaState::Draining);
         assert!(replica.gate.counts().draining);
+    }
+
+    /// Nobody waits for a found engine that went away; when it is back, it serves.
+    #[test]
+    fn what_left_may_come_back_until_the_end() {
+        let replica = replica(&[]);
+        replica.set_serving(Ok(Vec::new()));
+        replica.leave();
+        assert_eq!(replica.view().state, ReplicaState::Gone);
+        replica.set_serving(Ok(Vec::new()));
+        assert_eq!(replica.view().state, ReplicaState::Ready);
+        replica.leave();
+        replica.drain();
+        assert_eq!(replica.view().state, ReplicaState::Gone, "it has nothing to drain");
+        replica.set_serving(Ok(Vec::new()));
+        assert_eq!(replica.view().state, ReplicaState::Gone);
     }
 
     #[test]

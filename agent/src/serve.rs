@@ -9,7 +9,7 @@ mod logs;
 mod refusal;
 mod relay;
 
-use crate::{engine::Client, replica::Replica};
+use crate::{engine::Client, replica::Replica, replicas::Replicas};
 use axum::{
     Router,
     response::IntoResponse,
@@ -29,7 +29,7 @@ const FOLLOWERS: usize = 32;
 /// What the routes need.
 #[derive(Debug)]
 pub(crate) struct Service {
-    pub(crate) replicas: Arc<[Arc<Replica>]>,
+    pub(crate) replicas: Replicas,
     pub(crate) client: Client,
     /// Known once the node runs; before that, no request can come.
     pub(crate) node: OnceLock<NodeHandle>,
@@ -47,7 +47,7 @@ impl std::fmt::Debug for NodeHandle {
 }
 
 impl Service {
-    pub(crate) fn new(replicas: Arc<[Arc<Replica>]>, client: Client) -> Self {
+    pub(crate) fn new(replicas: Replicas, client: Client) -> Self {
         Self { replicas, client, node: OnceLock::new(), followers: Arc::new(Semaphore::new(FOLLOWERS)) }
     }
 

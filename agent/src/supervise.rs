@@ -2,11 +2,13 @@
 
 pub mod backoff;
 pub(crate) mod child;
+pub(crate) mod container;
 pub(crate) mod orphan;
 pub(crate) mod plan;
 mod run;
 
 pub(crate) use orphan::reap_all;
+pub(crate) use plan::Order;
 pub(crate) use run::supervise;
 
 use serde::Serialize;
@@ -20,7 +22,8 @@ pub enum Process {
     Waiting,
     /// Runs.
     Running {
-        /// Its process id, which is its process group as well.
+        /// Its process id, which is its process group as well: of the engine, or of the command line that runs its
+        /// container.
         pid: u32,
     },
     /// Ended unasked, and is started again.

@@ -5,16 +5,17 @@
 
 use crate::id::RuntimeName;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 
 pub mod catalogue;
+pub mod launch;
 pub mod metrics;
 pub mod template;
 mod text;
 
 pub use catalogue::Catalogue;
+pub use launch::{CommandLine, ContainerLine, Launch};
 pub use metrics::{Metrics, Quantity, Series};
-pub use template::{Argument, Template, Values};
+pub use template::{Template, Values};
 pub use text::{HttpPath, Pointer};
 
 /// One kind of engine.
@@ -52,24 +53,6 @@ pub struct Runtime {
     /// How to count tokens; `None` when it can't.
     #[serde(default)]
     pub tokenize: Option<Tokenize>,
-}
-
-/// How to start an engine as a child process, or in a container.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Launch {
-    /// The program, looked up in `PATH` when it has no slash.
-    pub command: Template,
-    /// Its arguments, in order. `{args}` stands for the user's own; a list inside the list is left out as a whole when
-    /// one of its values isn't known.
-    #[serde(default)]
-    pub args: Vec<Argument>,
-    /// Environment added to the agent's own.
-    #[serde(default)]
-    pub env: BTreeMap<String, Template>,
-    /// Container image with the same command inside.
-    #[serde(default)]
-    pub image: Option<String>,
 }
 
 /// What to ask a running engine about itself.
@@ -123,9 +106,9 @@ pub struct Sign {
 pub struct Slots {
     /// When neither the user nor the engine says.
     pub default: u16,
-    /// Where the engine says so.
+    /// Where the engine says so: the first that answers with a number counts.
     #[serde(default)]
-    pub read: Option<Field>,
+    pub read: Vec<Field>,
 }
 
 /// How an engine ends.
@@ -191,8 +174,11 @@ pub enum Invalid {
     #[error("slots.default: must be at least 1")]
     NoSlots,
     /// Port 0 is no port to look at.
-    #[error("port: must not be 0")]
+    #[error("port, metrics.port: must not be 0")]
     Port,
+    /// Neither a program nor an image.
+    #[error("launch: set `command`, `image`, or both")]
+    NothingToLaunch,
     /// A template that needs an argument list where one text goes.
     #[error("{0}: `{{args}}` may only stand in `launch.args`, as an element of its own")]
     ArgsOutOfPlace(String),
@@ -215,60 +201,11 @@ impl Runtime {
         if self.slots.default == 0 {
             return Err(Invalid::NoSlots);
         }
-        if self.port == Some(0) {
+        if self.port == Some(0) || self.metrics.as_ref().is_some_and(|metrics| metrics.port == Some(0)) {
             return Err(Invalid::Port);
         }
         self.launch.as_ref().map_or(Ok(()), Launch::check)
     }
-}
-
-impl Launch {
-    fn check(&self) -> Result<(), Invalid> {
-        if self.command.is_args() {
-            return Err(Invalid::ArgsOutOfPlace("launch.command".into()));
-        }
-        for (name, value) in &self.env {
-            if value.is_args() {
-                return Err(Invalid::ArgsOutOfPlace(format!("launch.env.{name}")));
-            }
-        }
-        for (index, argument) in self.args.iter().enumerate() {
-            if let Argument::Group(group) = argument
-                && group.iter().any(Template::is_args)
-            {
-                return Err(Invalid::ArgsOutOfPlace(format!("launch.args[{index}]")));
-            }
-        }
-        Ok(())
-    }
-
-    /// The command line for `values`.
-    ///
-    /// # Errors
-    /// A template outside a group needs a value that isn't known.
-    pub fn expand(&self, values: &Values) -> Result<CommandLine, template::Missing> {
-        let mut args = Vec::new();
-        for argument in &self.args {
-            argument.expand_into(values, &mut args)?;
-        }
-        let env = self
-            .env
-            .iter()
-            .map(|(name, value)| Ok((name.clone(), value.expand(values)?)))
-            .collect::<Result<_, template::Missing>>()?;
-        Ok(CommandLine { program: self.command.expand(values)?, args, env })
-    }
-}
-
-/// A command line ready to be run.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CommandLine {
-    /// The program.
-    pub program: String,
-    /// Its arguments.
-    pub args: Vec<String>,
-    /// Environment to be added.
-    pub env: BTreeMap<String, String>,
 }
 
 #[cfg(test)]

@@ -1,42 +1,29 @@
 //! `dunlin agent`: engines without an endpoint.
 
-use super::{service, service::Plan, service::Service};
+use super::service::{self, Engines, Plan, Service};
 use crate::{
     args::AgentArgs,
-    exit::Failure,
-    settings::{self, File, NodeSettings},
+    output,
+    settings::{File, NodeSettings},
 };
-use anyhow::{Result, bail};
-use dunlin_agent::{EngineConfig, discover};
+use anyhow::Result;
 use dunlin_node::state::StateDir;
-use dunlin_protocol::{
-    id::{Role, Roles},
-    runtime::Catalogue,
-};
+use dunlin_protocol::id::{Role, Roles};
 use std::path::Path;
 
 pub(crate) async fn run(args: AgentArgs, home: &Path) -> Result<()> {
     let file = File::read(args.node.config.as_deref())?;
     let node = NodeSettings::resolve(&args.node, &file)?;
     let metrics_http = settings::metrics_http(&args.engines, &file);
-    let asked = settings::engines(&args.engines, file)?;
     let state = StateDir::open(home)?;
     service::require(&state, &node, Role::Agent)?;
-    let engines = if asked.is_empty() { found().await? } else { service::engine_configs(asked)? };
+    let engines = Engines::resolve(&args.engines, file).await?;
+    if engines.list.is_empty() {
+        output::line("engine    none at the usual local ports yet; one that comes up there is taken in");
+        output::line("          elsewhere: --engine URL, --discover PORT, or --launch RUNTIME -- ARGS");
+    }
     let roles = Roles::from_iter([Role::Agent]);
     let service = Service::start(Plan { state, roles, node, engines, metrics_http, endpoint: None }).await?;
     service::print_addresses(&service);
     service.run().await
-}
-
-async fn found() -> Result<Vec<EngineConfig>> {
-    let found = discover(&Catalogue::built_in()?).await;
-    if found.is_empty() {
-        bail!(Failure::Usage(
-            "no engine was found on the usual local ports; name one with --engine URL, or start one with \
-             --launch RUNTIME -- ARGS"
-                .into()
-        ));
-    }
-    Ok(found.into_iter().map(EngineConfig::from).collect())
 }

@@ -1,5 +1,8 @@
 //! `dunlin doctor`: look for what is wrong and say what to do. Exit code 1 when something is broken.
 
+mod engines;
+mod processes;
+
 use super::service::Process;
 use crate::{
     args::Output,
@@ -7,14 +10,13 @@ use crate::{
     settings::{HTTP_PORT, MESH_PORT},
 };
 use anyhow::{Result, bail};
-use dunlin_agent::discover;
+use dunlin_agent::engine::EngineUrl;
 use dunlin_node::{
     PeerInfo, clock,
     control::{Client, ClientError, ModelInfo, Status},
     mesh,
     state::StateDir,
 };
-use dunlin_protocol::runtime::Catalogue;
 use serde::Serialize;
 use std::{
     net::{Ipv4Addr, TcpListener, UdpSocket},
@@ -66,12 +68,13 @@ impl Findings {
 pub(crate) async fn run(home: &Path, output: Output) -> Result<()> {
     let mut findings = Findings::default();
     directory(home, &mut findings);
+    let mut own = Vec::new();
     match Client::connect(home).await {
-        Ok(client) => running(client, &mut findings).await?,
+        Ok(client) => own = running(client, &mut findings).await?,
         Err(ClientError::NotRunning(_)) => stopped(home, &mut findings),
         Err(error) => findings.fail("node", error.to_string(), "run doctor as the user that runs the node"),
     }
-    engines(&mut findings).await?;
+    engines::local(&own, &mut findings).await?;
     let broken = findings.0.iter().filter(|finding| finding.verdict == Verdict::Fail).count();
     output::show(output, &findings.0, |findings| human(findings))?;
     if broken > 0 {
@@ -111,7 +114,8 @@ fn directory(home: &Path, findings: &mut Findings) {
     }
 }
 
-async fn running(mut client: Client, findings: &mut Findings) -> Result<()> {
+/// Returns the node's own engines.
+async fn running(mut client: Client, findings: &mut Findings) -> Result<Vec<EngineUrl>> {
     let status: Status = client.get("/status").await?;
     findings.ok("node", format!("runs as {}, version {}", status.peer, status.version));
     if let Some(advice) = super::status::revoked(&status) {
@@ -162,7 +166,7 @@ async fn running(mut client: Client, findings: &mut Findings) -> Result<()> {
         let found = format!("two processes run as {}", peer.peer);
         findings.fail("peers", found, "stop one of them, or give it a state directory of its own");
     }
-    own_engines(&mut client, findings).await?;
+    let own = engines::own(&mut client, findings).await?;
     let models: Vec<ModelInfo> = client.get("/models").await?;
     match models.iter().filter(|model| model.ready > 0).count() {
         0 => findings.warn("models", "the mesh serves none", "see the engines; `dunlin peers` shows who should serve"),
@@ -172,26 +176,7 @@ async fn running(mut client: Client, findings: &mut Findings) -> Result<()> {
     if let Some(endpoint) = process.endpoint {
         findings.ok("endpoint", format!("{endpoint}/v1"));
     }
-    Ok(())
-}
-
-async fn own_engines(client: &mut Client, findings: &mut Findings) -> Result<()> {
-    let engines: serde_json::Value = client.get("/engines").await?;
-    for engine in engines.as_array().into_iter().flatten() {
-        let name = format!("{} {}", engine["runtime"].as_str().unwrap_or("-"), engine["url"].as_str().unwrap_or("-"));
-        if engine["state"].as_str() == Some("ready") {
-            findings.ok("engine", format!("{name} serves"));
-            continue;
-        }
-        let reason = engine["reason"].as_str().unwrap_or("it is starting");
-        let found = format!("{name} is {}: {reason}", engine["state"].as_str().unwrap_or("unknown"));
-        let advice = match engine["process"].is_null() {
-            true => "see that it runs and answers on that address; --model names a model that it doesn't list",
-            false => "dunlin logs PEER shows what it wrote",
-        };
-        findings.fail("engine", found, advice);
-    }
-    Ok(())
+    Ok(own)
 }
 
 fn stopped(home: &Path, findings: &mut Findings) {
@@ -231,21 +216,4 @@ fn stopped(home: &Path, findings: &mut Findings) {
         let found = format!("port {HTTP_PORT} is taken by another program");
         findings.warn("endpoint", found, "choose another: --http 127.0.0.1:PORT");
     }
-}
-
-/// What `up` would take by itself.
-async fn engines(findings: &mut Findings) -> Result<()> {
-    let found = discover(&Catalogue::built_in()?).await;
-    if found.is_empty() {
-        findings.ok("local", "no engine answers on the usual local ports (`up` takes the demo engine then)");
-    }
-    for engine in found {
-        let found =
-            format!("{} ({}) lists {}", engine.url, engine.runtime, output::counted(engine.models.len(), "model"));
-        match engine.models.is_empty() {
-            true => findings.warn("local", found, "load a model into it, or name one with --model"),
-            false => findings.ok("local", found),
-        }
-    }
-    Ok(())
 }

@@ -79,7 +79,8 @@ async fn start(home: &Path) -> Result<Service> {
         first_byte_timeout: crate::settings::FIRST_BYTE_TIMEOUT,
     };
     let roles = Roles::from_iter([Role::Proxy]);
-    let plan = Plan { state, roles, node, engines: Vec::new(), metrics_http: None, endpoint: Some(endpoint) };
+    let engines = service::Engines::default();
+    let plan = Plan { state, roles, node, engines, metrics_http: None, endpoint: Some(endpoint) };
     service::Service::start(plan).await
 }
 

@@ -22,6 +22,8 @@ use serde::{Deserialize, Serialize};
 use std::path::Path;
 use tower::ServiceExt;
 
+/// Lines that are shown of each engine unless something else is asked for.
+const TAIL: u32 = 200;
 /// Replicas whose output one call shows.
 const REPLICAS: usize = 64;
 
@@ -41,8 +43,19 @@ struct Find {
 struct Ask {
     peer: PeerId,
     replica: u16,
-    tail: u32,
+    tail: Option<u32>,
+    since_s: Option<u64>,
+    #[serde(default)]
     follow: bool,
+    #[serde(default)]
+    previous: bool,
+}
+
+/// What is asked of an agent, as a query.
+fn query(replica: u16, tail: Option<u32>, since_s: Option<u64>, follow: bool, previous: bool) -> String {
+    let tail = tail.map(|lines| format!("&tail={lines}")).unwrap_or_default();
+    let since = since_s.map(|seconds| format!("&since_s={seconds}")).unwrap_or_default();
+    format!("replica={replica}&follow={follow}&previous={previous}{tail}{since}")
 }
 
 /// One replica whose output can be asked for.
@@ -52,14 +65,14 @@ struct Source {
     replica: u16,
 }
 
-/// Control routes: `GET /log-sources?target=` and `GET /logs?peer=&replica=&tail=&follow=`.
+/// Control routes: `GET /log-sources?target=` and `GET /logs?peer=&replica=&tail=&since_s=&follow=&previous=`.
 pub(crate) fn routes(handle: Handle, own: Router) -> Router {
     Router::new().route("/log-sources", get(sources)).route("/logs", get(logs)).with_state(Shared { handle, own })
 }
 
 /// The replicas that a model or peer id names.
 async fn sources(State(shared): State<Shared>, Query(find): Query<Find>) -> Json<Vec<Source>> {
-    let peer = find.target.parse::<PeerId>().ok();
+    let (peer, index) = peer_and_index(&find.target);
     let model = ModelId::new(&find.target).ok();
     if let (None, Some(model)) = (peer, &model)
         && !shared.handle.directory().read(|directory| directory.knows(model))
@@ -69,7 +82,7 @@ async fn sources(State(shared): State<Shared>, Query(find): Query<Find>) -> Json
     }
     let mut found: Vec<ReplicaId> = shared.handle.directory().read(|directory| {
         let named = |replica: &&dunlin_node::directory::Replica| match peer {
-            Some(peer) => replica.id.peer == peer,
+            Some(peer) => replica.id.peer == peer && index.is_none_or(|index| replica.id.index == index),
             None => model.as_ref().is_some_and(|model| replica.models.iter().any(|served| &served.id == model)),
         };
         directory.all_replicas().filter(named).map(|replica| replica.id).collect()
@@ -79,8 +92,18 @@ async fn sources(State(shared): State<Shared>, Query(find): Query<Find>) -> Json
     Json(found.into_iter().map(|id| Source { peer: id.peer.to_string(), replica: id.index }).collect())
 }
 
+/// `PEER` or `PEER/INDEX`; nothing for what is neither.
+fn peer_and_index(text: &str) -> (Option<PeerId>, Option<u16>) {
+    let one = text.rsplit_once('/').and_then(|(peer, index)| Some((peer.parse().ok()?, index.parse().ok()?)));
+    match one {
+        Some((peer, index)) => (Some(peer), Some(index)),
+        None => (text.parse().ok(), None),
+    }
+}
+
 async fn logs(State(shared): State<Shared>, Query(ask): Query<Ask>) -> Response {
-    let path = format!("/mesh/logs?replica={}&tail={}&follow={}", ask.replica, ask.tail, ask.follow);
+    let Ask { peer: _, replica, tail, since_s, follow, previous } = ask;
+    let path = format!("/mesh/logs?{}", query(replica, tail, since_s, follow, previous));
     if ask.peer == shared.handle.peer_id() {
         return match Request::builder().uri(path).body(Body::empty()) {
             Ok(request) => shared.own.oneshot(request).await.into_response(),
@@ -125,7 +148,7 @@ pub(crate) async fn run(args: LogsArgs, home: &Path) -> Result<()> {
     }
 }
 
-/// The replicas of a model, else those of the peer with that id or name.
+/// The replicas of a model, else those of the peer with that id or name, or one of them.
 async fn sources_of(target: &str, home: &Path) -> Result<Vec<Source>> {
     let mut client = connect(home).await?;
     let path = |target: &str| format!("/log-sources?target={}", super::keys::path_segment(target));
@@ -134,6 +157,12 @@ async fn sources_of(target: &str, home: &Path) -> Result<Vec<Source>> {
         && let Some(peer) = who::find(&mut client, target).await?
     {
         sources = client.get(&path(&peer.to_string())).await?;
+    }
+    if sources.is_empty()
+        && let Some((name, index)) = target.rsplit_once('/')
+        && let Some(peer) = who::find(&mut client, name).await?
+    {
+        sources = client.get(&path(&format!("{peer}/{index}"))).await?;
     }
     if sources.is_empty() {
         bail!(Failure::NotFound {
@@ -146,7 +175,9 @@ async fn sources_of(target: &str, home: &Path) -> Result<Vec<Source>> {
 
 async fn print(source: &Source, args: &LogsArgs, home: &Path, several: bool) -> Result<()> {
     let Source { peer, replica } = source;
-    let path = format!("/logs?peer={peer}&replica={replica}&tail={}&follow={}", args.tail, args.follow);
+    let since_s = args.since.map(|time| time.as_secs());
+    let tail = args.tail.or((since_s.is_none() && !args.previous).then_some(TAIL));
+    let path = format!("/logs?peer={peer}&{}", query(*replica, tail, since_s, args.follow, args.previous));
     let name = format!("{}/{replica}", &peer[peer.len().saturating_sub(8)..]);
     // Kept while the body is read: the connection ends with it.
     let mut client = connect(home).await?;

@@ -17,8 +17,8 @@ pub(crate) async fn run(args: ProxyArgs, home: &Path) -> Result<()> {
     let state = StateDir::open(home)?;
     service::require(&state, &node, Role::Proxy)?;
     let roles = Roles::from_iter([Role::Proxy]);
-    let service =
-        Service::start(Plan { state, roles, node, engines: Vec::new(), metrics_http: None, endpoint }).await?;
+    let engines = service::Engines::default();
+    let service = Service::start(Plan { state, roles, node, engines, metrics_http: None, endpoint }).await?;
     service::print_addresses(&service);
     if service.keys.as_ref().is_some_and(|keys| !keys.any()) && !service.process.no_auth {
         crate::output::note("there is no key yet: `dunlin keys create` makes one");

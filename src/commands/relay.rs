@@ -15,8 +15,8 @@ pub(crate) async fn run(args: RelayArgs, home: &Path) -> Result<()> {
     let state = StateDir::open(home)?;
     service::require(&state, &node, Role::Relay)?;
     let roles = Roles::from_iter([Role::Relay]);
-    let service =
-        Service::start(Plan { state, roles, node, engines: Vec::new(), metrics_http: None, endpoint: None }).await?;
+    let engines = service::Engines::default();
+    let service = Service::start(Plan { state, roles, node, engines, metrics_http: None, endpoint: None }).await?;
     service::print_addresses(&service);
     service.run().await
 }

@@ -1,12 +1,13 @@
 //! What `up`, `agent`, `proxy` and `relay` share: the parts of a node put together, run, and ended in order.
 
 use crate::{
+    args::EngineArgs,
     output,
-    settings::{EndpointSettings, EngineSettings, EngineSource, NodeSettings},
+    settings::{self, EndpointSettings, EngineSettings, EngineSource, File, NodeSettings},
     signals,
 };
 use anyhow::{Context, Result, bail};
-use dunlin_agent::{Agent, EngineConfig, Source};
+use dunlin_agent::{Agent, EngineConfig, Source, engine::discover::discover_on, usual_ports};
 use dunlin_node::{Config, Handle, Node, clock, control, mesh, state::StateDir};
 use dunlin_protocol::{
     id::{Role, Roles},
@@ -14,7 +15,7 @@ use dunlin_protocol::{
 };
 use dunlin_proxy::{Proxy, keys::Keys};
 use serde::{Deserialize, Serialize};
-use std::{net::SocketAddr, path::Path, time::Duration};
+use std::{collections::BTreeSet, net::SocketAddr, path::Path, time::Duration};
 use tokio_util::sync::CancellationToken;
 
 /// Longest that closing all connections may take when the process is to end at once.
@@ -25,10 +26,45 @@ pub(crate) struct Plan {
     pub(crate) state: StateDir,
     pub(crate) roles: Roles,
     pub(crate) node: NodeSettings,
-    pub(crate) engines: Vec<EngineConfig>,
+    pub(crate) engines: Engines,
     /// Where an agent shows its metrics.
     pub(crate) metrics_http: Option<SocketAddr>,
     pub(crate) endpoint: Option<EndpointSettings>,
+}
+
+/// The engines of a process, and what is known of their kinds.
+#[derive(Default)]
+pub(crate) struct Engines {
+    pub(crate) list: Vec<EngineConfig>,
+    pub(crate) catalogue: Catalogue,
+    /// Local ports at which more are looked for.
+    pub(crate) discover: BTreeSet<u16>,
+}
+
+impl Engines {
+    /// The engines that were asked for, as the agent wants them. Where none was, they are looked for, here and as long as
+    /// the agent runs.
+    pub(crate) async fn resolve(args: &EngineArgs, file: File) -> Result<Self> {
+        let catalogue = settings::catalogue(args, &file)?;
+        let ports = settings::discover(args, &file)?;
+        let asked = settings::engines(args, file)?;
+        let discover = match ports {
+            Some(ports) => ports,
+            None if asked.is_empty() => usual_ports(&catalogue),
+            None => BTreeSet::new(),
+        };
+        let list = match asked.is_empty() {
+            true => {
+                discover_on(discover.iter().copied(), &catalogue).await.into_iter().map(EngineConfig::from).collect()
+            }
+            false => asked.into_iter().map(|engine| engine_config(engine, &catalogue)).collect::<Result<_>>()?,
+        };
+        Ok(Self { list, catalogue, discover })
+    }
+
+    fn are_none(&self) -> bool {
+        self.list.is_empty() && self.discover.is_empty()
+    }
 }
 
 /// What runs here beside the node itself: `GET /process` on the control socket.
@@ -58,7 +94,7 @@ impl Service {
     /// Binds everything that can be refused: engines, mesh, endpoint, control socket.
     pub(crate) async fn start(plan: Plan) -> Result<Self> {
         let home = plan.state.path().to_owned();
-        let agent = match plan.engines.is_empty() {
+        let agent = match plan.engines.are_none() {
             true => None,
             false => Some(agent(plan.engines, plan.metrics_http, &home)?),
         };
@@ -106,7 +142,8 @@ impl Service {
         let handle = self.handle.clone();
         let agent = async {
             if let Some(agent) = self.agent {
-                agent.run(handle, front.clone()).await;
+                // Large, and moved once.
+                Box::pin(agent.run(handle, front.clone())).await;
             }
         };
         let proxy = async {
@@ -130,9 +167,11 @@ impl Service {
     }
 }
 
-fn agent(engines: Vec<EngineConfig>, metrics_http: Option<SocketAddr>, home: &Path) -> Result<Agent> {
+fn agent(engines: Engines, metrics_http: Option<SocketAddr>, home: &Path) -> Result<Agent> {
     let mut config = dunlin_agent::Config::new(home.join("engines"))?;
-    config.engines = engines;
+    config.engines = engines.list;
+    config.catalogue = engines.catalogue;
+    config.discover = engines.discover;
     config.metrics_http = metrics_http;
     Ok(Agent::new(config)?)
 }
@@ -172,19 +211,13 @@ pub(crate) fn require(state: &StateDir, node: &NodeSettings, role: Role) -> Resu
     Ok(())
 }
 
-/// The engines that were asked for, as the agent wants them.
-pub(crate) fn engine_configs(settings: Vec<EngineSettings>) -> Result<Vec<EngineConfig>> {
-    settings.into_iter().map(engine_config).collect()
-}
-
-fn engine_config(settings: EngineSettings) -> Result<EngineConfig> {
-    let catalogue = Catalogue::built_in()?;
+fn engine_config(settings: EngineSettings, catalogue: &Catalogue) -> Result<EngineConfig> {
     if let Some(runtime) = &settings.runtime {
         catalogue.get(runtime)?;
     }
     let source = match settings.source {
         EngineSource::Attach(url) => Source::Attach(url.parse()?),
-        EngineSource::Launch(runtime, args) => Source::Launch { runtime, args },
+        EngineSource::Launch { runtime, args, container } => Source::Launch { runtime, args, container },
     };
     Ok(EngineConfig {
         runtime: settings.runtime,

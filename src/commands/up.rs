@@ -1,18 +1,18 @@
 //! `dunlin up`: everything on one machine.
 
-use super::{mesh::first_roles, service, service::Plan, service::Service};
+use super::{
+    mesh::first_roles,
+    service::{self, Engines, Plan, Service},
+};
 use crate::{
-    args::UpArgs,
+    args::{EngineArgs, UpArgs},
     output,
     settings::{self, EndpointSettings, File, NodeSettings},
 };
 use anyhow::{Result, bail};
-use dunlin_agent::{EngineConfig, Source, demo, discover};
+use dunlin_agent::{EngineConfig, Source, demo};
 use dunlin_node::{clock, mesh, state::StateDir};
-use dunlin_protocol::{
-    id::{Role, Roles},
-    runtime::Catalogue,
-};
+use dunlin_protocol::id::{Role, Roles};
 use dunlin_proxy::keys::Keys;
 use std::path::Path;
 
@@ -21,21 +21,19 @@ pub(crate) async fn run(args: UpArgs, home: &Path) -> Result<()> {
     let node = NodeSettings::resolve(&args.node, &file)?;
     let endpoint = EndpointSettings::resolve(&args.endpoint, &file)?;
     let metrics_http = settings::metrics_http(&args.engines, &file);
-    let asked = settings::engines(&args.engines, file)?;
     let state = StateDir::open(home)?;
     let (roles, issuer) = membership(&state, &node)?;
     let engines = match roles.contains(Role::Agent) {
-        false if asked.is_empty() => Vec::new(),
+        true => offered(&args.engines, file, issuer).await?,
+        false if settings::engines(&args.engines, file)?.is_empty() => Engines::default(),
         false => bail!(
             "this machine's certificate lacks the role agent, so it can't offer engines; join again with an invitation for that role"
         ),
-        true if asked.is_empty() => found(issuer).await?,
-        true => service::engine_configs(asked)?,
     };
     let endpoint = roles.contains(Role::Proxy).then_some(endpoint);
-    if engines.is_empty() && endpoint.is_none() {
+    if !roles.contains(Role::Agent) && endpoint.is_none() {
         bail!(
-            "this machine's certificate has no role proxy, and there is no engine to offer; name one with --engine URL"
+            "this machine's certificate has neither the role agent nor proxy; join again with an invitation for one of them"
         );
     }
     let service = Service::start(Plan { state, roles, node, engines, metrics_http, endpoint }).await?;
@@ -65,26 +63,32 @@ fn membership(state: &StateDir, node: &NodeSettings) -> Result<(Roles, bool)> {
     }
 }
 
-/// Engines on the usual local ports. Where there is none, the machine that made the mesh shows it with the demo engine;
-/// one that joined only asks, or clients would get invented text from it beside real answers from others.
-async fn found(made_the_mesh: bool) -> Result<Vec<EngineConfig>> {
-    let found = discover(&Catalogue::built_in()?).await;
-    if found.is_empty() && !made_the_mesh {
-        output::line("engine    none on the usual ports: this machine only asks; --engine URL or --launch offers one");
-        return Ok(Vec::new());
+/// Engines that were named, or else those on the usual local ports. Where there is none, the machine that made the mesh
+/// shows it with the demo engine until there is; one that joined only asks, or clients would get invented text from it
+/// beside real answers from others.
+async fn offered(args: &EngineArgs, file: File, made_the_mesh: bool) -> Result<Engines> {
+    let mut engines = Engines::resolve(args, file).await?;
+    let found: Vec<String> = engines.list.iter().filter(|engine| engine.found).filter_map(url).collect();
+    for url in &found {
+        output::line(&format!("engine    {url}"));
     }
-    if found.is_empty() {
-        output::line(
-            "engine    no engine was found on the usual ports: the built-in demo engine answers (model `demo`)",
-        );
-        output::line("          for a real one: dunlin up --engine URL, or --launch RUNTIME -- ARGS");
-        return Ok(vec![EngineConfig::new(Source::Demo(demo::Config::default()))]);
+    if engines.list.is_empty() && !made_the_mesh {
+        output::line("engine    none on the usual ports: this machine only asks until one comes up there;");
+        output::line("          --engine URL or --launch RUNTIME offers another");
+    } else if engines.list.is_empty() {
+        output::line("engine    no engine was found on the usual ports: until one comes up there, the built-in demo");
+        output::line("          engine answers (model `demo`)");
+        output::line("          another real one: dunlin up --engine URL, or --launch RUNTIME -- ARGS");
+        engines.list.push(EngineConfig { stand_in: true, ..EngineConfig::new(Source::Demo(demo::Config::default())) });
     }
-    for engine in &found {
-        let models = output::counted(engine.models.len(), "model");
-        output::line(&format!("engine    {} ({}, {models})", engine.url, engine.runtime));
+    Ok(engines)
+}
+
+fn url(engine: &EngineConfig) -> Option<String> {
+    match &engine.source {
+        Source::Attach(url) => Some(url.to_string()),
+        _ => None,
     }
-    Ok(found.into_iter().map(EngineConfig::from).collect())
 }
 
 /// What a person needs next: where to ask, with which key, and how another machine gets in.

@@ -5,7 +5,9 @@
 #![allow(clippy::disallowed_methods)]
 
 mod cli;
+mod container;
 mod delegation;
+mod discovery;
 mod failover;
 mod harness;
 mod lifecycle;

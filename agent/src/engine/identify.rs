@@ -71,7 +71,7 @@ impl Answers<'_> {
     }
 }
 
-fn is_proxy(list: &Answer) -> bool {
+pub(super) fn is_proxy(list: &Answer) -> bool {
     let json: Option<serde_json::Value> = serde_json::from_slice(&list.body).ok();
     json.is_some_and(|json| json.pointer(PROXY_SIGN).is_some())
 }

@@ -5,7 +5,7 @@ use super::{
     client::{self, Answer},
     models::{self, LIST_BYTES, Listed},
 };
-use dunlin_protocol::runtime::Runtime;
+use dunlin_protocol::runtime::{HttpPath, Runtime};
 use http::StatusCode;
 use std::time::Duration;
 
@@ -68,11 +68,23 @@ pub async fn models(
     }
 }
 
-/// How many requests the engine says that it works on at once; `None` when it does not say.
+/// How many requests the engine says that it works on at once; `None` when it does not say. Each page is asked for once,
+/// however many fields of it may tell.
 pub async fn slots(client: &Client, url: &EngineUrl, runtime: &Runtime, deadline: Duration) -> Option<u16> {
-    let field = runtime.slots.read.as_ref()?;
-    let answer = client.get(url, field.path.as_str(), deadline, STATE_BYTES).await.ok()?;
-    let json: serde_json::Value = serde_json::from_slice(&answer.body).ok()?;
-    let slots = u16::try_from(json.pointer(field.pointer.as_str())?.as_u64()?).ok()?;
-    (slots > 0).then_some(slots)
+    let mut last: Option<(&HttpPath, Option<serde_json::Value>)> = None;
+    for field in &runtime.slots.read {
+        if last.as_ref().is_none_or(|(path, _)| **path != field.path) {
+            last = Some((&field.path, json(client, url, field.path.as_str(), deadline).await));
+        }
+        let told = last.as_ref().and_then(|(_, page)| page.as_ref()?.pointer(field.pointer.as_str())?.as_u64());
+        if let Some(slots) = told.and_then(|slots| u16::try_from(slots).ok()).filter(|slots| *slots > 0) {
+            return Some(slots);
+        }
+    }
+    None
+}
+
+async fn json(client: &Client, url: &EngineUrl, path: &str, deadline: Duration) -> Option<serde_json::Value> {
+    let answer = client.get(url, path, deadline, STATE_BYTES).await.ok().filter(|answer| answer.status.is_success())?;
+    serde_json::from_slice(&answer.body).ok()
 }

@@ -49,6 +49,21 @@ impl EngineUrl {
         builder.path_and_query([&self.prefix, path_and_query].concat()).build()
     }
 
+    /// The same host at another port, without a prefix.
+    ///
+    /// # Errors
+    /// The port is 0.
+    pub fn at_port(&self, port: u16) -> Result<Self, Error> {
+        format!("http://{}:{port}", self.authority.host()).parse()
+    }
+
+    /// The port, when this is on the machine's own loopback.
+    #[must_use]
+    pub fn local_port(&self) -> Option<u16> {
+        let local = ["127.0.0.1", "localhost", "[::1]", "0.0.0.0"].contains(&self.authority.host());
+        local.then(|| self.authority.port_u16().unwrap_or(80))
+    }
+
     /// Host and port, as in the header `host`.
     #[must_use]
     pub fn authority(&self) -> &str {
@@ -117,6 +132,15 @@ mod tests {
     fn joins_behind_the_prefix() {
         assert_eq!(url("http://b:1/p").unwrap().join("/v1/models?x=1").unwrap(), "http://b:1/p/v1/models?x=1");
         assert_eq!(url("http://b:1").unwrap().join("/health").unwrap(), "http://b:1/health");
+    }
+
+    #[test]
+    fn another_port_of_the_same_host() {
+        assert_eq!(url("http://box:1/p/v1").unwrap().at_port(8002).unwrap().to_string(), "http://box:8002");
+        assert_eq!(url("http://[::1]:1").unwrap().at_port(2).unwrap().to_string(), "http://[::1]:2");
+        let local = |text: &str| url(text).unwrap().local_port();
+        assert_eq!((local("http://localhost:8000/v1"), local("http://[::1]:81")), (Some(8000), Some(81)));
+        assert_eq!((local("http://localhost"), local("http://box:8000")), (Some(80), None));
     }
 
     #[test]

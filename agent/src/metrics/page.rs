@@ -1,6 +1,11 @@
 //! From a page of metrics to an engine's load, by the series that the runtime's entry names.
 
-use super::text::{Labels, samples};
+pub use super::adapters::AdaptersInUse;
+
+use super::{
+    adapters::Latest,
+    text::{Labels, samples},
+};
 use dunlin_protocol::{
     load::EngineLoad,
     runtime::metrics::{Metrics, Quantity, Series},
@@ -14,6 +19,7 @@ const RANKS: usize = 1024;
 pub struct Reader {
     wanted: Vec<Wanted>,
     sum_over: Vec<String>,
+    adapters: Option<Latest>,
 }
 
 /// A series that is looked for, and what this page has of it.
@@ -70,14 +76,22 @@ impl Reader {
             .iter()
             .flat_map(|(&quantity, list)| list.iter().map(move |series| Wanted::new(quantity, series)))
             .collect();
-        Self { wanted, sum_over: metrics.sum_over.clone() }
+        let adapters = metrics.adapters.clone().map(Latest::new);
+        Self { wanted, sum_over: metrics.sum_over.clone(), adapters }
     }
 
     /// What the page says of the engine's load; `None` when it has no series of those wanted. Of several names for one
     /// quantity the first that the page has counts.
     pub fn read(&mut self, page: &[u8]) -> Option<EngineLoad> {
         self.wanted.iter_mut().for_each(|wanted| wanted.ranks.clear());
+        self.adapters.iter_mut().for_each(Latest::begin);
         for sample in samples(page) {
+            if let Some(adapters) = self.adapters.as_mut().filter(|adapters| adapters.is_of(sample.name)) {
+                if let Some((labels, time)) = sample.split() {
+                    adapters.take(labels, time);
+                }
+                continue;
+            }
             let name = stem(sample.name);
             if !self.wanted.iter().any(|wanted| *wanted.name == *name) {
                 continue;
@@ -91,6 +105,12 @@ impl Reader {
             }
         }
         self.load()
+    }
+
+    /// The adapters with requests as the last page told; `None` when it didn't.
+    #[must_use]
+    pub fn adapters(&self) -> Option<&AdaptersInUse> {
+        self.adapters.as_ref()?.found()
     }
 
     fn get(&self, quantity: Quantity) -> Option<f64> {
@@ -149,6 +169,8 @@ mod tests {
     fn own(names: &[(Quantity, &str)], sum_over: &[&str]) -> Reader {
         let mut metrics = Metrics {
             path: "/metrics".to_owned().try_into().unwrap(),
+            port: None,
+            adapters: None,
             sum_over: sum_over.iter().map(|&label| label.to_owned()).collect(),
             names: Default::default(),
         };
@@ -202,6 +224,51 @@ mod tests {
         }
         let load = reader("vllm").read(page.as_bytes()).unwrap();
         assert_eq!((load.waiting, load.kv_used_permille), (Some(6), Some(150)));
+    }
+
+    /// A real engine with one adapter, before, while and after it had a request: old combinations stay on the page.
+    #[test]
+    fn adapters_are_those_of_the_latest_series() {
+        let in_use = |running: &[&str], waiting: &[&str], most| {
+            let list = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+            Some(AdaptersInUse { running: list(running), waiting: list(waiting), most })
+        };
+        let mut reader = reader("vllm");
+        reader.read(&body("vllm/metrics_during_lora.txt"));
+        assert_eq!(reader.adapters().cloned(), in_use(&["my-lora"], &["my-lora"], Some(1)));
+        reader.read(&body("vllm/metrics_after.txt"));
+        assert_eq!(reader.adapters().cloned(), in_use(&[], &[], Some(1)));
+        reader.read(b"vllm:num_requests_running 1\n");
+        assert_eq!(reader.adapters(), None);
+        let page = "vllm:lora_requests_info{max_lora=\"2\",running_lora_adapters=\"a,b\",waiting_lora_adapters=\"\"} 3\n\
+                    vllm:lora_requests_info{max_lora=\"2\",running_lora_adapters=\"c\",waiting_lora_adapters=\"\"} 2\n";
+        reader.read(page.as_bytes());
+        assert_eq!(reader.adapters().cloned(), in_use(&["a", "b"], &[], Some(2)));
+    }
+
+    #[test]
+    fn sglang() {
+        let mut reader = reader("sglang");
+        let load = reader.read(&body("sglang/metrics_after.txt")).unwrap();
+        let expected = EngineLoad {
+            running: Some(0),
+            waiting: Some(0),
+            kv_used_permille: Some(0),
+            prompt_tokens: Some(308 + 232),
+            generated_tokens: Some(121 + 48),
+            prefix_hit_permille: Some(968),
+        };
+        assert_eq!(load, expected, "streamed or not, tokens are tokens");
+        // What newer releases may call them; two data-parallel ranks of two tensor-parallel ranks each, and requests by
+        // priority beside their total.
+        let mut page = String::new();
+        for (dp, tp) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+            page += &format!("sglang_num_running_reqs{{dp_rank=\"{dp}\",tp_rank=\"{tp}\"}} {}\n", 3 + dp);
+            page += &format!("sglang_num_queue_reqs{{dp_rank=\"{dp}\",tp_rank=\"{tp}\",priority=\"\"}} 5\n");
+            page += &format!("sglang_num_queue_reqs{{dp_rank=\"{dp}\",tp_rank=\"{tp}\",priority=\"1\"}} 2\n");
+        }
+        let load = reader.read(page.as_bytes()).unwrap();
+        assert_eq!((load.running, load.waiting), (Some(7), Some(10)));
     }
 
     #[test]

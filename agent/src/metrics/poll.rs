@@ -1,22 +1,18 @@
 //! Reads one engine's metrics again and again. Each engine has a task of its own, so that one that hangs delays no other.
 
 use super::{
+    fetch::fetch,
     pace::{DEADLINE, Outcome, Pace, counts_for},
     page::Reader,
 };
 use crate::{
-    engine::{Client, EngineUrl, client::Error},
-    replica::Replica,
+    engine::Client,
+    replica::{Reading, Replica},
 };
-use bytes::Buf;
 use dunlin_protocol::{load::EngineLoad, runtime::Runtime};
-use http::Request;
-use http_body_util::BodyExt;
 use std::{sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep, timeout};
 
-/// Largest page that is read, bytes: engines with many adapters or ranks stay below 1 MiB.
-const PAGE_BYTES: usize = 4 << 20;
 /// Between two looks whether there is an engine whose metrics could be read.
 const NOTHING_TO_READ: Duration = Duration::from_secs(1);
 
@@ -36,8 +32,10 @@ pub(crate) async fn poll(replica: Arc<Replica>, client: Client) {
             Some(known) if Arc::ptr_eq(&known.0, &view.runtime) => known,
             _ => reader.insert((Arc::clone(&view.runtime), Reader::new(metrics))),
         };
+        let elsewhere = metrics.port.and_then(|port| url.at_port(port).ok());
+        let page_url = elsewhere.as_ref().unwrap_or(url);
         let started = Instant::now();
-        let read = timeout(DEADLINE, fetch(&client, url, metrics.path.as_str(), &mut page)).await;
+        let read = timeout(DEADLINE, fetch(&client, page_url, metrics.path.as_str(), &mut page)).await;
         let load = match read {
             Ok(Ok(())) => reader.read(&page),
             Ok(Err(error)) => {
@@ -56,7 +54,8 @@ pub(crate) async fn poll(replica: Arc<Replica>, client: Client) {
         if let Some(load) = load
             && replica.view().url.as_ref() == Some(url)
         {
-            replica.set_reading(load, (now + counts_for(pause)).into_std());
+            let reading = Reading { load, adapters: reader.adapters().cloned() };
+            replica.set_reading(reading, (now + counts_for(pause)).into_std());
         }
         rest(&replica, &mut pace, pause, outcome).await;
     }
@@ -80,24 +79,4 @@ async fn rest(replica: &Replica, pace: &mut Pace, pause: Duration, outcome: Outc
             let _ = timeout(replica.metrics_interval, sleeping).await;
         }
     }
-}
-
-/// The page, into a buffer that is used again and again.
-async fn fetch(client: &Client, url: &EngineUrl, path: &str, page: &mut Vec<u8>) -> Result<(), Error> {
-    page.clear();
-    let request = Request::get(url.join(path)?).body(axum::body::Body::empty())?;
-    let answer = client.send(request).await?;
-    let found = answer.status().is_success();
-    let mut body = answer.into_body();
-    while let Some(frame) = body.frame().await {
-        let Ok(data) = frame.map_err(|error| Error::Body(error.into()))?.into_data() else { continue };
-        if page.len() + data.remaining() > PAGE_BYTES {
-            return Err(Error::TooLarge(PAGE_BYTES));
-        }
-        // Read to its end even when it is an error's, so that the connection can be used again.
-        if found {
-            page.extend_from_slice(&data);
-        }
-    }
-    Ok(())
 }

@@ -79,6 +79,12 @@ impl<'a> Labels<'a> {
         self.iter().find_map(|(label, value)| (label == name.as_bytes()).then_some(value))
     }
 
+    /// All of them as written, without the braces.
+    #[must_use]
+    pub fn as_bytes(self) -> &'a [u8] {
+        self.0
+    }
+
     /// Pairs of name and value. Ends at the first that makes no sense.
     pub fn iter(self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
         let mut rest = self.0;

@@ -26,7 +26,8 @@ pub(crate) async fn capture(mut pipe: impl AsyncRead + Unpin, output: Arc<Output
     lines.end(|line| output.push(line));
 }
 
-async fn write(file: &LogFile, bytes: &[u8]) {
+/// Writes bytes to the file, as long as it can be written.
+pub(crate) async fn write(file: &LogFile, bytes: &[u8]) {
     let mut guard = file.lock().await;
     let Some(open) = guard.as_mut() else { return };
     if let Err(error) = open.write(bytes).await {

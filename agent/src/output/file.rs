@@ -1,9 +1,12 @@
 //! A log file that is rotated by size: `NAME.log` and the one before, `NAME.log.1`.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::SystemTime,
+};
 use tokio::{
     fs::{self, File, OpenOptions},
-    io::{self, AsyncWriteExt},
+    io::{self, AsyncReadExt, AsyncSeekExt, AsyncWriteExt},
 };
 
 /// Size at which a file is rotated, bytes.
@@ -31,6 +34,16 @@ impl RotatedFile {
     pub(crate) async fn open(path: PathBuf, limit: u64) -> io::Result<Self> {
         let (file, size) = open(&path).await?;
         Ok(Self { path, limit, file, size })
+    }
+
+    /// The last `limit` bytes of what is there, and when they were written.
+    pub(crate) async fn end(&self, limit: u64) -> io::Result<(String, SystemTime)> {
+        let mut file = File::open(&self.path).await?;
+        let metadata = file.metadata().await?;
+        file.seek(io::SeekFrom::Start(metadata.len().saturating_sub(limit))).await?;
+        let mut bytes = Vec::new();
+        file.take(limit).read_to_end(&mut bytes).await?;
+        Ok((String::from_utf8_lossy(&bytes).into_owned(), metadata.modified()?))
     }
 
     /// Appends whole lines.

@@ -1,6 +1,6 @@
 //! The newest lines of an engine, bounded in bytes. Pure.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, sync::Arc, time::Instant};
 
 /// What a line costs beside its text, bytes: number, pointer, allocation.
 const LINE_OVERHEAD: usize = 48;
@@ -10,6 +10,8 @@ const LINE_OVERHEAD: usize = 48;
 pub struct Line {
     /// Counts from 0 since the agent's start, without gaps.
     pub number: u64,
+    /// When it was written.
+    pub at: Instant,
     /// Without its end.
     pub text: Arc<str>,
 }
@@ -24,16 +26,16 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Keeps about `limit` bytes.
+    /// Keeps about `limit` bytes; its first line will have the number `next`.
     #[must_use]
-    pub fn new(limit: usize) -> Self {
-        Self { lines: VecDeque::new(), bytes: 0, limit, next: 0 }
+    pub fn new(limit: usize, next: u64) -> Self {
+        Self { lines: VecDeque::new(), bytes: 0, limit, next }
     }
 
     /// Adds a line; returns the number of the one after it.
-    pub fn push(&mut self, text: &str) -> u64 {
+    pub fn push(&mut self, text: &str, at: Instant) -> u64 {
         self.bytes += text.len() + LINE_OVERHEAD;
-        self.lines.push_back(Line { number: self.next, text: text.into() });
+        self.lines.push_back(Line { number: self.next, at, text: text.into() });
         self.next += 1;
         while self.bytes > self.limit
             && let Some(oldest) = self.lines.pop_front()
@@ -43,18 +45,17 @@ impl Ring {
         self.next
     }
 
-    /// The last `count` lines.
+    /// Number of the line that comes next.
     #[must_use]
-    pub fn tail(&self, count: usize) -> Vec<Line> {
-        self.lines.range(self.lines.len().saturating_sub(count)..).cloned().collect()
+    pub fn next(&self) -> u64 {
+        self.next
     }
 
-    /// Lines from `number` on that are still here, at most `count`.
-    #[must_use]
-    pub fn since(&self, number: u64, count: usize) -> Vec<Line> {
+    /// Lines from `number` on that are still here.
+    pub fn since(&self, number: u64) -> impl Iterator<Item = &Line> {
         let oldest = self.next - self.lines.len() as u64;
         let skip = usize::try_from(number.saturating_sub(oldest)).unwrap_or(usize::MAX);
-        self.lines.iter().skip(skip).take(count).cloned().collect()
+        self.lines.range(skip.min(self.lines.len())..)
     }
 }
 
@@ -62,34 +63,32 @@ impl Ring {
 mod tests {
     use super::*;
 
-    fn texts(lines: &[Line]) -> Vec<&str> {
-        lines.iter().map(|line| &*line.text).collect()
+    fn texts(ring: &Ring, from: u64) -> Vec<&str> {
+        ring.since(from).map(|line| &*line.text).collect()
     }
 
     #[test]
     fn keeps_the_newest_within_its_bytes() {
-        let mut ring = Ring::new(3 * (LINE_OVERHEAD + 2));
+        let (mut ring, now) = (Ring::new(3 * (LINE_OVERHEAD + 2), 0), Instant::now());
         for n in 10..20 {
-            ring.push(&n.to_string());
+            ring.push(&n.to_string(), now);
         }
-        assert_eq!(texts(&ring.tail(100)), ["17", "18", "19"]);
-        assert_eq!(texts(&ring.tail(2)), ["18", "19"]);
-        assert_eq!(ring.tail(1)[0].number, 9);
-        ring.push(&"x".repeat(1000));
-        assert_eq!(texts(&ring.tail(100)), [""; 0]);
-        assert_eq!(ring.bytes, 0);
+        assert_eq!(texts(&ring, 0), ["17", "18", "19"]);
+        assert_eq!(ring.since(9).next().unwrap().number, 9);
+        ring.push(&"x".repeat(1000), now);
+        assert_eq!(texts(&ring, 0), [""; 0]);
+        assert_eq!((ring.bytes, ring.next()), (0, 11));
     }
 
     #[test]
     fn follows_from_a_number() {
-        let mut ring = Ring::new(3 * (LINE_OVERHEAD + 1));
-        for n in 0..5 {
-            ring.push(&n.to_string());
+        let (mut ring, now) = (Ring::new(3 * (LINE_OVERHEAD + 1), 5), Instant::now());
+        for n in 5..10 {
+            ring.push(&n.to_string(), now);
         }
-        assert_eq!(texts(&ring.since(3, 10)), ["3", "4"]);
-        assert_eq!(texts(&ring.since(0, 10)), ["2", "3", "4"]);
-        assert_eq!(texts(&ring.since(0, 1)), ["2"]);
-        assert_eq!(texts(&ring.since(5, 10)), [""; 0]);
-        assert_eq!(texts(&ring.since(99, 10)), [""; 0]);
+        assert_eq!(texts(&ring, 8), ["8", "9"]);
+        assert_eq!(texts(&ring, 0), ["7", "8", "9"]);
+        assert_eq!(texts(&ring, 10), [""; 0]);
+        assert_eq!(texts(&ring, 99), [""; 0]);
     }
 }

@@ -29,6 +29,8 @@ const STARTING_PAUSE: Duration = Duration::from_millis(100);
 const APART: Duration = Duration::from_millis(50);
 /// One question of a look.
 const DEADLINE: Duration = Duration::from_secs(4);
+/// A found engine that refuses connections for so long has been ended: proxies need not hold requests for it.
+const AWAY: Duration = Duration::from_secs(15);
 /// A trial: one token.
 const TRIAL_DEADLINE: Duration = Duration::from_secs(10);
 const TRIAL_BYTES: usize = 64 * 1024;
@@ -43,12 +45,14 @@ struct Looks {
     pause: Duration,
     /// The engine that is looked at, by generation.
     hang: (u64, Hang),
+    absent_since: Option<Instant>,
 }
 
 /// Looks at the engine of `replica` until dropped. With a catalogue, its kind is found out whenever it (re)appears.
 pub(crate) async fn live(replica: Arc<Replica>, client: Client, identify_with: Option<Arc<Catalogue>>) {
     let hang = (replica.generation(), Hang::new(Instant::now()));
-    let mut looks = Looks { identify_with, listed: None, signs_of_life: 0, pause: STARTING_PAUSE, hang };
+    let (signs_of_life, pause, absent_since) = (0, STARTING_PAUSE, None);
+    let mut looks = Looks { identify_with, listed: None, signs_of_life, pause, hang, absent_since };
     loop {
         let soonest = Instant::now() + APART;
         looks.look(&replica, &client).await;
@@ -86,6 +90,9 @@ impl Looks {
             // Another engine by now.
             return;
         }
+        if was_ready && self.is_another(listed.as_ref().ok().and_then(Option::as_ref)) {
+            self.identify(replica, client, &url).await;
+        }
         let verdict = well.and(listed).map(|listed| self.listed = listed);
         let work = self.judge(replica, verdict.as_ref().err());
         if replica.health().trial_due(Instant::now()) {
@@ -120,6 +127,15 @@ impl Looks {
         self.hang.1.forgive(Instant::now());
     }
 
+    /// Whether the engine has been replaced by one of another kind between two looks.
+    fn is_another(&self, listed: Option<&Listed>) -> bool {
+        let owner = |listed: &Listed| listed.owner.clone();
+        match (self.listed.as_ref().and_then(owner), listed.and_then(owner)) {
+            (Some(before), Some(now)) => before != now,
+            _ => false,
+        }
+    }
+
     async fn identify(&self, replica: &Replica, client: &Client, url: &EngineUrl) {
         let Some(catalogue) = &self.identify_with else { return };
         if let Some(identity) = identify(client, url, catalogue).await
@@ -138,6 +154,10 @@ impl Looks {
             _ => Work::Busy,
         };
         self.signs_of_life = signs_of_life;
+        self.absent_since = match problem {
+            Some(problem) if problem.is_absence() => self.absent_since.or_else(|| Some(Instant::now())),
+            _ => None,
+        };
         let seen = match problem {
             None => Probe::Well,
             Some(problem) if problem.is_absence() => Probe::Absent,
@@ -167,6 +187,9 @@ impl Looks {
             replica.set_serving(Ok(models));
             return;
         };
+        if replica.found && self.absent_since.is_some_and(|since| since.elapsed() >= AWAY) {
+            return replica.leave();
+        }
         replica.set_serving(Err(unready));
     }
 

@@ -23,7 +23,7 @@ const NAMED: usize = 8;
 /// A share that moved by less than this, thousandths, is no news.
 const SHARE: u16 = 20;
 
-/// Announces the replica whenever its view changes; ends when it is gone.
+/// Announces the replica whenever its view changes; ends when it is gone for good.
 pub(crate) async fn announce(replica: Arc<Replica>, handle: Handle) {
     let mut view = replica.watch();
     loop {
@@ -31,7 +31,7 @@ pub(crate) async fn announce(replica: Arc<Replica>, handle: Handle) {
         let offer = replica.offer();
         tell(&replica, &offer);
         handle.offer(offer).await;
-        if state == ReplicaState::Gone || view.changed().await.is_err() {
+        if (state == ReplicaState::Gone && replica.is_ending()) || view.changed().await.is_err() {
             return;
         }
     }

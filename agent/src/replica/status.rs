@@ -1,21 +1,25 @@
 //! How an agent's engines look to a person.
 
 use super::Replica;
-use crate::supervise::{Process, child};
+use crate::{
+    metrics::page::AdaptersInUse,
+    replicas::Replicas,
+    supervise::{Process, child},
+};
 use dunlin_protocol::{
     announcement::ReplicaState,
     id::{ModelId, RuntimeName},
     load::{EngineLoad, Measured},
 };
 use serde::Serialize;
-use std::{sync::Arc, time::Instant};
+use std::time::Instant;
 
 /// Lines of an engine's output in its status.
 const LAST_LINES: usize = 5;
 
 /// Sees all engines of an agent. Cheap to clone; outlives the agent.
 #[derive(Debug, Clone)]
-pub struct Status(pub(crate) Arc<[Arc<Replica>]>);
+pub struct Status(pub(crate) Replicas);
 
 /// One engine of an agent.
 #[derive(Debug, Clone, Serialize)]
@@ -42,6 +46,8 @@ pub struct EngineStatus {
     pub measured: Measured,
     /// What its metrics say, when fresh.
     pub engine: Option<EngineLoad>,
+    /// LoRA adapters with requests, when it tells and that is fresh.
+    pub adapters: Option<AdaptersInUse>,
     /// Its process, when the agent launched it.
     pub process: Option<Process>,
     /// Starts after the first.
@@ -54,20 +60,23 @@ impl Status {
     /// All engines, in order of index.
     #[must_use]
     pub fn engines(&self) -> Vec<EngineStatus> {
-        self.0.iter().map(|replica| engine(replica)).collect()
+        self.0.all().iter().map(|replica| engine(replica)).collect()
     }
 
     /// Kills all engines that the agent launched, with their children, and waits for nothing. For a process that ends
     /// without running destructors: an agent that still runs would start them again.
     pub fn kill_launched(&self) {
-        let pids = self.0.iter().filter_map(|replica| replica.process()?.pid());
-        pids.for_each(child::kill_group);
+        for replica in self.0.all().iter() {
+            if let Some(pid) = replica.process().and_then(|process| process.pid()) {
+                child::kill_group(pid, replica.container().as_ref());
+            }
+        }
     }
 
     /// Whether at least one engine serves.
     #[must_use]
     pub fn any_ready(&self) -> bool {
-        self.0.iter().any(|replica| replica.view().state == ReplicaState::Ready)
+        self.0.all().iter().any(|replica| replica.view().state == ReplicaState::Ready)
     }
 }
 
@@ -85,6 +94,7 @@ fn engine(replica: &Replica) -> EngineStatus {
         queued: counts.queued,
         measured: replica.counters.measured(),
         engine: replica.reading(Instant::now()),
+        adapters: replica.adapters(Instant::now()),
         process: replica.process(),
         restarts: replica.restarts(),
         last_output: replica.output.tail(LAST_LINES).into_iter().map(|line| line.text.to_string()).collect(),

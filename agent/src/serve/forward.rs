@@ -36,7 +36,7 @@ const FREE: [&str; 3] = ["/tokenize", "/detokenize", "/apply-template"];
 /// `/engine/*`.
 pub(super) async fn engine(State(service): State<Arc<Service>>, request: Request) -> Response {
     let replica = match addressed(&service, request.headers()) {
-        Ok(replica) => Arc::clone(replica),
+        Ok(replica) => replica,
         Err(refusal) => return refusal.into_response(),
     };
     let mut response = match forward(&service, &replica, request).await {
@@ -59,7 +59,7 @@ pub(super) fn load_header(service: &Service, replica: &Replica) -> Option<Header
     HeaderValue::try_from(header).ok()
 }
 
-fn addressed<'a>(service: &'a Service, headers: &HeaderMap) -> Result<&'a Arc<Replica>, Refusal> {
+fn addressed(service: &Service, headers: &HeaderMap) -> Result<Arc<Replica>, Refusal> {
     let text = headers.get(REPLICA_INDEX).and_then(|value| value.to_str().ok()).ok_or(Refusal::Unaddressed)?;
     let index: usize = text.parse().map_err(|_| Refusal::Unaddressed)?;
     service.replicas.get(index).ok_or_else(|| Refusal::NoReplica(text.to_owned()))
@@ -158,6 +158,8 @@ fn relayed(
     let failed = head.status.is_server_error() && head.status != StatusCode::NOT_IMPLEMENTED;
     if failed {
         replica.request_failed();
+    } else if head.status == StatusCode::NOT_FOUND {
+        replica.model_missed();
     }
     headers::strip_response(&mut head.headers);
     let size = headers::size(&head.headers);

@@ -1,7 +1,11 @@
-//! `GET /mesh/logs?replica=0&tail=100&follow=true`: what a launched engine wrote, oldest line first.
+//! `GET /mesh/logs?replica=0&tail=100&since_s=60&follow=true`, or `&previous=true` for the run before the present one: what
+//! a launched engine wrote, oldest line first.
 
 use super::Service;
-use crate::{output::Output, replica::Replica};
+use crate::{
+    output::{Output, runs::Selection},
+    replica::Replica,
+};
 use axum::{
     body::Body,
     extract::{Query, State},
@@ -11,7 +15,11 @@ use bytes::Bytes;
 use futures::stream;
 use http::{StatusCode, header};
 use serde::Deserialize;
-use std::{convert::Infallible, sync::Arc};
+use std::{
+    convert::Infallible,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
 /// Lines given unless asked otherwise.
@@ -25,8 +33,23 @@ pub(super) struct Ask {
     #[serde(default)]
     replica: u16,
     tail: Option<usize>,
+    /// Only what was written within so many seconds.
+    since_s: Option<u64>,
     #[serde(default)]
     follow: bool,
+    /// Of the run before the present one.
+    #[serde(default)]
+    previous: bool,
+}
+
+impl Ask {
+    /// Unless asked otherwise, a look at the end; of a stretch of time or of an earlier run, everything.
+    fn selection(&self, now: Instant) -> Selection {
+        // Longer ago than the machine runs is all there is.
+        let since = self.since_s.and_then(|seconds| now.checked_sub(Duration::from_secs(seconds)));
+        let default = (self.since_s.is_none() && !self.previous).then_some(TAIL);
+        Selection { tail: self.tail.or(default), since, previous: self.previous }
+    }
 }
 
 fn error(status: StatusCode, message: &str) -> Response {
@@ -40,12 +63,18 @@ pub(super) async fn logs(State(service): State<Arc<Service>>, Query(ask): Query<
         return error(StatusCode::NOT_FOUND, "this agent has no such replica");
     };
     if replica.process().is_none() {
-        return error(StatusCode::NOT_FOUND, elsewhere(replica));
+        return error(StatusCode::NOT_FOUND, elsewhere(&replica));
     }
-    let tail = replica.output.tail(ask.tail.unwrap_or(TAIL));
-    // Also right when nothing was written yet: numbers count from 0.
-    let from = tail.first().map_or(0, |line| line.number);
-    let until = tail.last().map_or(0, |line| line.number + 1);
+    if ask.follow && ask.previous {
+        return error(
+            StatusCode::BAD_REQUEST,
+            "a run that has ended can't be followed: ask for previous or for follow",
+        );
+    }
+    let asked = replica.output.select(ask.selection(Instant::now()));
+    if ask.previous && asked.is_empty() && ask.tail != Some(0) && ask.since_s.is_none() {
+        return error(StatusCode::NOT_FOUND, "there is no run before the present one");
+    }
     let follower = if ask.follow {
         match Arc::clone(&service.followers).try_acquire_owned() {
             Ok(permit) => Some(permit),
@@ -55,7 +84,7 @@ pub(super) async fn logs(State(service): State<Arc<Service>>, Query(ask): Query<
         None
     };
     let watch = replica.output.watch();
-    let reading = Reading { output: Arc::clone(&replica.output), watch, next: from, until, follower };
+    let reading = Reading { output: Arc::clone(&replica.output), watch, next: asked.start, until: asked.end, follower };
     let body = Body::from_stream(stream::unfold(reading, Reading::batch));
     ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], body).into_response()
 }
@@ -87,19 +116,23 @@ impl Reading {
             let lines = if self.follower.is_none() && self.next >= self.until {
                 return None;
             } else {
-                self.output.since(self.next, BATCH)
+                let mut lines = self.output.since(self.next, BATCH);
+                if self.follower.is_none() {
+                    lines.retain(|line| line.number < self.until);
+                }
+                lines
             };
-            let (Some(first), Some(last)) = (lines.first(), lines.last()) else {
+            if lines.is_empty() {
                 self.follower.as_ref()?;
                 self.watch.changed().await.ok()?;
                 continue;
-            };
-            let mut text = String::new();
-            if first.number > self.next {
-                text = format!("[dunlin] {} lines skipped\n", first.number - self.next);
             }
-            self.next = last.number + 1;
+            let mut text = String::new();
             for line in &lines {
+                if line.number > self.next {
+                    text.push_str(&format!("[dunlin] {} lines skipped\n", line.number - self.next));
+                }
+                self.next = line.number + 1;
                 text.push_str(&line.text);
                 text.push('\n');
             }

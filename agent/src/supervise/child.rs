@@ -1,11 +1,11 @@
 //! A child process in a process group of its own.
 
-use super::orphan::MARK;
+use super::{container::Named, orphan::MARK, plan::Plan};
 use crate::output::{
     Output,
     capture::{LogFile, capture},
 };
-use dunlin_protocol::runtime::{CommandLine, StopSignal};
+use dunlin_protocol::runtime::StopSignal;
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::{io, process::ExitStatus, process::Stdio, sync::Arc, time::Duration};
 use tokio::{process, task::JoinSet, time::timeout};
@@ -18,11 +18,13 @@ const LAST_OUTPUT: Duration = Duration::from_millis(500);
 pub(crate) struct Group {
     id: Pid,
     armed: bool,
+    /// A container that a command line in this group runs, and that would outlive it.
+    container: Option<Named>,
 }
 
 impl Group {
     pub(crate) fn of(id: Pid) -> Self {
-        Self { id, armed: true }
+        Self { id, armed: true, container: None }
     }
 
     /// An error means that nobody is left there, which is what signals are for.
@@ -44,12 +46,18 @@ impl Drop for Group {
     fn drop(&mut self) {
         if self.armed {
             self.kill();
+            if let Some(container) = &self.container {
+                container.end_unseen();
+            }
         }
     }
 }
 
-/// Kills the group of a launched engine, for the end of this process without destructors.
-pub(crate) fn kill_group(pid: u32) {
+/// Kills the group of a launched engine, and its container, for the end of this process without destructors.
+pub(crate) fn kill_group(pid: u32, container: Option<&Named>) {
+    if let Some(container) = container {
+        container.end_unseen();
+    }
     if let Some(id) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
         // An error means that nobody is left there.
         let _ = kill_process_group(id, Signal::KILL);
@@ -66,7 +74,8 @@ pub(crate) struct Child {
 }
 
 impl Child {
-    pub(crate) fn spawn(command: &CommandLine, mark: &str, output: &Arc<Output>, file: &LogFile) -> io::Result<Self> {
+    pub(crate) fn spawn(plan: &Plan, mark: &str, output: &Arc<Output>, file: &LogFile) -> io::Result<Self> {
+        let Plan { command, container, .. } = plan;
         let mut process = process::Command::new(&command.program)
             .args(&command.args)
             .envs(&command.env)
@@ -79,7 +88,8 @@ impl Child {
             .spawn()?;
         let pid = process.id().ok_or_else(|| io::Error::other("the engine ended at once"))?;
         let id = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(|| io::Error::other("not a process id"))?;
-        let group = Group::of(id);
+        let mut group = Group::of(id);
+        group.container.clone_from(container);
         let mut pipes = JoinSet::new();
         if let Some(stdout) = process.stdout.take() {
             pipes.spawn(capture(stdout, Arc::clone(output), Arc::clone(file)));
@@ -105,6 +115,7 @@ impl Child {
             StopSignal::Term => Signal::TERM,
             StopSignal::Int => Signal::INT,
         });
+        // The command line passes the signal on, and ends with its container.
         if timeout(grace, self.process.wait()).await.is_err() {
             tracing::warn!(pid = self.pid, grace_s = grace.as_secs(), "engine did not end when asked; killing it");
         }
@@ -116,6 +127,9 @@ impl Child {
         // The group's id is not used again while any member is left, and without one this does nothing: the window in
         // which it could be somebody else's is that between `wait` and here.
         self.group.kill();
+        if let Some(container) = &self.group.container {
+            container.end().await;
+        }
         self.group.disarm();
         if timeout(LAST_OUTPUT, self.process.wait()).await.is_err() {
             tracing::warn!(pid = self.pid, "engine could not be killed");

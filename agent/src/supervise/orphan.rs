@@ -4,11 +4,15 @@
 //! A process id alone proves nothing, since ids are used again: the engine's first process must have the start time that
 //! was written down, in the same boot. When only its children are left, those carry a mark in their environment.
 
-use super::child::Group;
+use super::{
+    child::Group,
+    container::{self, Named},
+};
 use futures::future::join_all;
 use rustix::process::{Pid, Signal};
 use serde::{Deserialize, Serialize};
 use std::{
+    collections::BTreeSet,
     fs, io,
     path::{Path, PathBuf},
     time::Duration,
@@ -30,6 +34,9 @@ pub(crate) struct Entry {
     boot: String,
     /// Value of [`MARK`] in its environment.
     mark: String,
+    /// The container that it runs.
+    #[serde(default)]
+    container: Option<Named>,
 }
 
 /// The file of one engine.
@@ -58,9 +65,9 @@ fn process(pid: u32) -> Option<(i32, u64)> {
 
 impl Entry {
     /// Of a child that was started just now; `None` where the system does not tell.
-    pub(crate) fn of(pid: u32, mark: String) -> Option<Self> {
+    pub(crate) fn of(pid: u32, mark: String, container: Option<Named>) -> Option<Self> {
         let (_, start_time) = process(pid)?;
-        Some(Self { pid, start_time, boot: boot(), mark })
+        Some(Self { pid, start_time, boot: boot(), mark, container })
     }
 
     /// Whether this engine or a child of it still runs.
@@ -86,16 +93,21 @@ impl Entry {
     }
 }
 
-/// Ends every engine that an earlier agent with this directory left behind, whatever engines this one has.
-pub(crate) async fn reap_all(directory: &Path) {
+/// Ends every engine that an earlier agent with this directory left behind, whatever engines this one has. `tools` are
+/// the command lines with which this one runs containers: what was written down names those of earlier ones.
+pub(crate) async fn reap_all(directory: &Path, mut tools: BTreeSet<String>) {
     let files = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
     let pid_files = files.filter(|path| path.extension().is_some_and(|extension| extension == "pid"));
-    join_all(pid_files.map(|path| async move {
+    let pid_files: Vec<_> = pid_files.collect();
+    let written_down = pid_files.iter().filter_map(|path| PidFile(path.clone()).read()?.container);
+    tools.extend(written_down.map(|container| container.program().to_owned()));
+    join_all(pid_files.into_iter().map(|path| async move {
         if let Some(pid) = PidFile(path).reap().await {
             tracing::warn!(pid, "ended an engine that an earlier agent left behind");
         }
     }))
     .await;
+    container::reap(directory, tools).await;
 }
 
 impl PidFile {
@@ -168,7 +180,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = PidFile::new(dir.path(), 0);
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let right = Entry::of(child.id(), "m".into()).unwrap();
+        let right = Entry::of(child.id(), "m".into(), None).unwrap();
         for wrong in [
             Entry { start_time: right.start_time + 1, ..right.clone() },
             Entry { boot: "another".into(), ..right.clone() },

@@ -1,8 +1,10 @@
 //! The command line of one launch.
 
+use super::container::{self, Named, Place};
+use crate::config::ContainerConfig;
 use dunlin_protocol::{
     id::ModelId,
-    runtime::{CommandLine, Runtime, Values, template},
+    runtime::{CommandLine, Runtime, Values, launch},
 };
 use std::{io, net::TcpListener};
 
@@ -17,9 +19,9 @@ pub(crate) enum Error {
     /// The runtime has no launch entry.
     #[error("runtime `{0}` cannot be launched, only attached to with --engine URL")]
     NoLaunch(String),
-    /// A template lacks a value.
+    /// A template lacks a value, or there is no program.
     #[error(transparent)]
-    Missing(#[from] template::Missing),
+    Unlaunchable(#[from] launch::Unlaunchable),
     /// The user's `--port` makes no sense.
     #[error("{0:?} is not a port")]
     Port(String),
@@ -33,24 +35,44 @@ pub(crate) enum Error {
 pub(crate) struct Plan {
     pub(crate) port: u16,
     pub(crate) command: CommandLine,
+    /// The container that the command runs.
+    pub(crate) container: Option<Named>,
 }
 
-/// Makes a command line with a free port, or the user's.
-pub(crate) fn plan(runtime: &Runtime, models: &[ModelId], args: &[String]) -> Result<Plan, Error> {
+/// What is launched, as the agent's user wants it.
+#[derive(Debug, Clone)]
+pub(crate) struct Order {
+    /// The user's own arguments.
+    pub(crate) args: Vec<String>,
+    /// Run it in a container, which carries this agent's label.
+    pub(crate) container: Option<(ContainerConfig, String)>,
+}
+
+/// Makes a command line with a free port, or the user's. `mark` tells this launch from all others.
+pub(crate) fn plan(runtime: &Runtime, models: &[ModelId], order: &Order, mark: &str) -> Result<Plan, Error> {
+    let args = &order.args;
     let launch = runtime.launch.as_ref().ok_or_else(|| Error::NoLaunch(runtime.name.to_string()))?;
     let port = match port_in(args)? {
         Some(port) => port,
         None => free_port().map_err(Error::NoPort)?,
     };
     let values = Values {
-        host: HOST.to_owned(),
+        host: if order.container.is_some() { container::HOST } else { HOST }.to_owned(),
         port,
-        model: None,
+        model: launch.model(models.first().map(ModelId::as_str), args),
         served_name: models.first().map(ModelId::to_string),
         executable: std::env::current_exe().ok().map(|path| path.to_string_lossy().into_owned()),
-        args: args.to_vec(),
+        args: args.clone(),
     };
-    Ok(Plan { port, command: launch.expand(&values)? })
+    let Some((config, owner)) = &order.container else {
+        return Ok(Plan { port, command: launch.expand(&values)?, container: None });
+    };
+    let line = launch.expand_in_container(&values)?;
+    let is_set = |variable: &&String| std::env::var_os(variable.as_str()).is_some();
+    let passed: Vec<_> = launch.container.pass_env.iter().filter(is_set).cloned().collect();
+    let place = Place { runtime: runtime.name.as_str(), port, mark, owner, grace_s: runtime.drain.grace_s };
+    let (command, named) = container::foreground(config, &launch.container, line, &place, &passed);
+    Ok(Plan { port, command, container: Some(named) })
 }
 
 /// The user's own choice of port: `--port N` or `--port=N`, the last one as engines take it.
@@ -87,10 +109,14 @@ mod tests {
         text.split_whitespace().map(str::to_owned).collect()
     }
 
+    fn order(text: &str) -> Order {
+        Order { args: args(text), container: None }
+    }
+
     #[test]
     fn llamacpp_with_the_users_arguments() {
         let models = [ModelId::new("tiny").unwrap()];
-        let plan = plan(&runtime("llamacpp"), &models, &args("-m tiny.gguf -ngl 0")).unwrap();
+        let plan = plan(&runtime("llamacpp"), &models, &order("-m tiny.gguf -ngl 0"), "m").unwrap();
         let line = plan.command.args.join(" ");
         assert_eq!(plan.command.program, "llama-server");
         assert!(line.contains(&format!("--host 127.0.0.1 --port {}", plan.port)), "{line}");
@@ -105,11 +131,11 @@ mod tests {
         assert_eq!(port_in(&args("--portable -p 3")).unwrap(), None);
         assert!(matches!(port_in(&args("--port x")), Err(Error::Port(_))));
         assert!(matches!(port_in(&args("--port")), Err(Error::Port(_))));
-        assert_eq!(plan(&runtime("llamacpp"), &[], &args("--port 1234")).unwrap().port, 1234);
+        assert_eq!(plan(&runtime("llamacpp"), &[], &order("--port 1234"), "m").unwrap().port, 1234);
     }
 
     #[test]
     fn what_cannot_be_launched_says_so() {
-        assert!(matches!(plan(&runtime("openai"), &[], &[]), Err(Error::NoLaunch(_))));
+        assert!(matches!(plan(&runtime("openai"), &[], &order(""), "m"), Err(Error::NoLaunch(_))));
     }
 }

@@ -106,7 +106,11 @@ async fn wrong_configurations_are_refused() {
     let twice =
         refused(vec![attach("http://127.0.0.1:1/v1"), attach("http://127.0.0.1:2"), attach("http://127.0.0.1:1")]);
     assert!(matches!(&twice, Error::Twice(_)) && twice.to_string().contains("http://127.0.0.1:1 "), "{twice}");
-    let launch = |runtime: &str| EngineConfig::new(Source::Launch { runtime: runtime.parse().unwrap(), args: vec![] });
+    let launch = |runtime: &str| {
+        EngineConfig::new(Source::Launch { runtime: runtime.parse().unwrap(), args: vec![], container: None })
+    };
     assert!(matches!(refused(vec![launch("nothing")]), Error::Runtime(_)));
     assert!(matches!(refused(vec![launch("openai")]), Error::NoLaunch(_)));
+    let error = refused(vec![launch("parakeet")]).to_string();
+    assert!(error.contains("parakeet") && error.contains("--container docker"), "{error}");
 }

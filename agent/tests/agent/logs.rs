@@ -1,4 +1,4 @@
-use crate::support::{demo, script, start, whole};
+use crate::support::{demo, eventually, script, start, start_in, whole};
 use dunlin_agent::{EngineConfig, Source};
 use http_body_util::BodyExt;
 use std::time::Duration;
@@ -30,6 +30,44 @@ async fn following_shows_what_comes() {
         }
     };
     tokio::time::timeout(Duration::from_secs(10), reading).await.unwrap();
+    running.stop().await;
+}
+
+/// Why it crashed is still there when the next run has begun, and when the next agent has.
+#[tokio::test]
+async fn the_run_before_the_crash() {
+    let directory = tempfile::tempdir().unwrap();
+    let running = start_in(directory.path(), vec![script("--exit-after-s 0.8")]).await;
+    running.ready(0).await;
+    assert_eq!(running.get("/mesh/logs?previous=true").await.status(), 404, "nothing ran before");
+    eventually("crashed", || running.engine(0).restarts == 1).await;
+    let again = running.ready(0).await.process.unwrap().pid().unwrap();
+    let previous = whole(running.get("/mesh/logs?previous=true").await).await.body;
+    assert!(previous.contains("last words before the crash") && previous.contains("exit status: 3"), "{previous}");
+    assert!(!previous.contains(&format!("engine {again} on")), "{previous}");
+    let whole_of_it = whole(running.get("/mesh/logs").await).await.body;
+    assert!(whole_of_it.starts_with(&previous) && whole_of_it.contains(&format!("engine {again} on")), "{whole_of_it}");
+    assert_eq!(running.get("/mesh/logs?previous=true&follow=true").await.status(), 400);
+    running.stop().await;
+
+    let running = start_in(directory.path(), vec![script("")]).await;
+    let now = running.ready(0).await.process.unwrap().pid().unwrap();
+    let previous = whole(running.get("/mesh/logs?previous=true").await).await.body;
+    assert!(previous.contains(&format!("engine {again} on")), "{previous}");
+    assert!(!previous.contains(&format!("engine {now} on")) && !previous.contains("exit status: 3"), "{previous}");
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn only_the_last_seconds() {
+    let running = start(vec![script("--exit-after-s 2.5")]).await;
+    running.ready(0).await;
+    let since = async |seconds: u32| whole(running.get(&format!("/mesh/logs?since_s={seconds}")).await).await.body;
+    assert!(since(3600).await.contains("a word on stderr"));
+    eventually("crashed", || running.engine(0).last_output.iter().any(|line| line.contains("last words"))).await;
+    let lately = since(1).await;
+    assert!(lately.contains("last words") && !lately.contains("a word on stderr"), "{lately}");
+    assert_eq!(running.get("/mesh/logs?since_s=x").await.status(), 400);
     running.stop().await;
 }
 

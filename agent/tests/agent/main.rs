@@ -2,11 +2,14 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod attach;
+mod discovery;
 mod hang_up;
 mod health;
 mod launch;
 mod load;
 mod logs;
 mod orphans;
+mod replay;
+mod runtimes;
 mod serve;
 mod support;

@@ -57,7 +57,7 @@ pub(crate) fn config(directory: &Path) -> Config {
 
 pub(crate) fn script(args: &str) -> EngineConfig {
     let args = args.split_whitespace().map(str::to_owned).collect();
-    EngineConfig::new(Source::Launch { runtime: "script".parse().unwrap(), args })
+    EngineConfig::new(Source::Launch { runtime: "script".parse().unwrap(), args, container: None })
 }
 
 pub(crate) fn demo(change: impl FnOnce(&mut dunlin_agent::demo::Config)) -> EngineConfig {

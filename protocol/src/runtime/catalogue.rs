@@ -6,12 +6,17 @@ use std::collections::BTreeMap;
 use toml::{Table, Value};
 
 /// Built-in entries: file name and text.
-const BUILT_IN: [(&str, &str); 5] = [
+const BUILT_IN: [(&str, &str); 10] = [
     ("demo.toml", include_str!("../../runtimes/demo.toml")),
     ("llamacpp.toml", include_str!("../../runtimes/llamacpp.toml")),
     ("ollama.toml", include_str!("../../runtimes/ollama.toml")),
     ("openai.toml", include_str!("../../runtimes/openai.toml")),
+    ("parakeet.toml", include_str!("../../runtimes/parakeet.toml")),
+    ("sglang.toml", include_str!("../../runtimes/sglang.toml")),
+    ("tensorrt-llm.toml", include_str!("../../runtimes/tensorrt-llm.toml")),
+    ("tgi.toml", include_str!("../../runtimes/tgi.toml")),
     ("vllm.toml", include_str!("../../runtimes/vllm.toml")),
+    ("whisper.toml", include_str!("../../runtimes/whisper.toml")),
 ];
 
 /// Why an entry was refused. Every variant names the file.
@@ -63,6 +68,25 @@ pub struct Unknown {
     pub name: RuntimeName,
     /// What there is, comma-separated.
     pub choices: String,
+}
+
+/// Why a single field was not set.
+#[derive(Debug, thiserror::Error)]
+pub enum SetError {
+    /// The field or its value.
+    #[error(transparent)]
+    Entry(#[from] Error),
+    /// No such runtime.
+    #[error(transparent)]
+    Unknown(#[from] Unknown),
+    /// Not a path of field names.
+    #[error("{place}: {key:?} is no field of a runtime; write it like slots.default or launch.image")]
+    Key {
+        /// Where the text came from.
+        place: String,
+        /// The key.
+        key: String,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -123,6 +147,34 @@ impl Catalogue {
         Ok(name)
     }
 
+    /// Sets one field, as on a command line: `key` is a path such as `slots.default` or `launch.env.HF_HOME`, `value` is
+    /// TOML, or else a text without quotes. `place` is for messages only.
+    ///
+    /// # Errors
+    /// As [`Catalogue::merge`]; an unknown runtime; a key that is none.
+    pub fn set(&mut self, place: &str, runtime: &RuntimeName, key: &str, value: &str) -> Result<(), SetError> {
+        self.get(runtime)?;
+        let bad_key = || SetError::Key { place: place.to_owned(), key: key.to_owned() };
+        let bare = |segment: &str| {
+            !segment.is_empty() && segment.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte))
+        };
+        if !key.split('.').all(bare) {
+            return Err(bad_key());
+        }
+        let parsed = format!("value = {value}").parse::<Table>().ok().filter(|table| table.len() == 1);
+        let value =
+            parsed.and_then(|mut table| table.remove("value")).unwrap_or_else(|| Value::String(value.to_owned()));
+        let nested =
+            key.rsplit('.').fold(value, |value, segment| Value::Table(Table::from_iter([(segment.to_owned(), value)])));
+        let Value::Table(mut over) = nested else { return Err(bad_key()) };
+        // A name that differs would add a runtime instead of changing this one.
+        if over.insert("name".to_owned(), Value::String(runtime.to_string())).is_some() {
+            return Err(bad_key());
+        }
+        self.merge_table(place, over)?;
+        Ok(())
+    }
+
     /// A runtime by name.
     ///
     /// # Errors
@@ -137,7 +189,9 @@ impl Catalogue {
         self.entries.values().map(|entry| &entry.runtime)
     }
 
-    fn names(&self) -> String {
+    /// All names, comma-separated, for messages.
+    #[must_use]
+    pub fn names(&self) -> String {
         self.entries.keys().map(RuntimeName::as_str).collect::<Vec<_>>().join(", ")
     }
 }

@@ -10,6 +10,9 @@ use std::{collections::BTreeMap, fmt};
 pub struct Metrics {
     /// Path of the Prometheus text.
     pub path: HttpPath,
+    /// Port of the page, where it isn't that of the engine's API.
+    #[serde(default)]
+    pub port: Option<u16>,
     /// Labels that tell data-parallel ranks apart. Series that differ in these are added up (shares: averaged); of
     /// series that differ only in others the largest counts, because tensor-parallel ranks repeat the same number.
     #[serde(default)]
@@ -17,6 +20,25 @@ pub struct Metrics {
     /// Per quantity the series to look for, in order: the first that exists counts.
     #[serde(default)]
     pub names: BTreeMap<Quantity, Vec<Series>>,
+    /// Where it tells which LoRA adapters have requests; `None` when it doesn't.
+    #[serde(default)]
+    pub adapters: Option<Adapters>,
+}
+
+/// vLLM's way of telling which adapters have requests: a series for each combination there ever was, the adapters' names
+/// in its labels, the time at which it was set as its value. The latest one counts. An adapter without requests is in
+/// none; it is loaded all the same (vllm-project/vllm#45325).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Adapters {
+    /// The metric.
+    pub series: Series,
+    /// Label with the adapters that have running requests, comma-separated.
+    pub running: String,
+    /// Label with the adapters that have waiting requests, comma-separated.
+    pub waiting: String,
+    /// Label with the number of adapters that can be in use at once.
+    pub most: String,
 }
 
 /// What can be read of an engine's load.

@@ -206,6 +206,15 @@ pub enum Argument {
 }
 
 impl Argument {
+    /// The argument as it is written in the entry, when it is a single one.
+    #[must_use]
+    pub fn text(&self) -> Option<String> {
+        match self {
+            Self::One(template) => Some(template.to_string()),
+            Self::Group(_) => None,
+        }
+    }
+
     /// Appends what this stands for.
     ///
     /// # Errors

@@ -110,7 +110,12 @@ impl Llama {
     /// A server that runs by itself.
     #[track_caller]
     pub(crate) fn start(&self, sandbox: &Sandbox, alias: &str, more: &[&str]) -> (Process, String) {
-        let address = free_address();
+        self.start_at(sandbox, alias, free_address().port(), more)
+    }
+
+    #[track_caller]
+    pub(crate) fn start_at(&self, sandbox: &Sandbox, alias: &str, port: u16, more: &[&str]) -> (Process, String) {
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
         let mut command = self.prepare(sandbox.command(self.program()));
         command.args(["--host", "127.0.0.1", "--port", &address.port().to_string()]);
         command.args(Self::arguments(alias, more));

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{engine::Client, replica::tests::replica, serve::router};
+use crate::{engine::Client, replica::tests::replica, replicas::Replicas, serve::router};
 use dunlin_protocol::{
     announcement::ServedModel,
     hop::{FAULT, RETRY_SAFE, model_to_header},
@@ -25,7 +25,9 @@ impl Engine {
         let replica = replica(&[]);
         replica.set_url(Some(EngineUrl::loopback(self.0.local_addr().unwrap().port()).unwrap()));
         replica.set_serving(Ok(vec![ServedModel { id: model.clone(), parent: None, context: None }]));
-        router(Arc::new(Service::new(Arc::from([Arc::new(replica)]), Client::new())))
+        let replicas = Replicas::default();
+        replicas.push(Arc::new(replica));
+        router(Arc::new(Service::new(replicas, Client::new())))
     }
 
     async fn asked(&self) -> TcpStream {

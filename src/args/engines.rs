@@ -1,0 +1,71 @@
+//! Flags about engines.
+
+use super::values::{seconds_or_never, socket_address};
+use clap::{Args as ClapArgs, ValueEnum};
+use dunlin_protocol::id::{ModelId, RuntimeName};
+use serde::Deserialize;
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+/// What runs containers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Tool {
+    /// Docker.
+    Docker,
+    /// Podman.
+    Podman,
+}
+
+/// Which engines an agent answers for.
+#[derive(ClapArgs, Default)]
+pub(crate) struct EngineArgs {
+    /// A running engine, repeatable
+    #[arg(long, env = "DUNLIN_ENGINE", value_name = "URL", value_delimiter = ',')]
+    pub(crate) engine: Vec<String>,
+    /// What the engines are, where it can't be told from their answers: vllm, sglang, llamacpp, ollama, tgi,
+    /// tensorrt-llm, parakeet, whisper, openai, demo, or one of a runtime file
+    #[arg(long, env = "DUNLIN_RUNTIME", value_name = "NAME")]
+    pub(crate) runtime: Option<RuntimeName>,
+    /// A model that the engine serves though it doesn't list it; a launched vllm, sglang, tgi or tensorrt-llm loads it.
+    /// Repeatable
+    #[arg(long = "model", env = "DUNLIN_MODEL", value_name = "MODEL", value_delimiter = ',')]
+    pub(crate) models: Vec<ModelId>,
+    /// Requests that each engine works on at once [default: what the engine says, else its runtime's]
+    #[arg(long, env = "DUNLIN_SLOTS", value_name = "N")]
+    pub(crate) slots: Option<u16>,
+    /// Start the engine as a child process; what follows `--` is passed to it
+    #[arg(long, value_name = "RUNTIME")]
+    pub(crate) launch: Option<RuntimeName>,
+    /// Also serve Prometheus metrics of the engines there, at /metrics [default: nowhere]
+    #[arg(long, env = "DUNLIN_METRICS_HTTP", value_name = "ADDR:PORT", value_parser = socket_address)]
+    pub(crate) metrics_http: Option<SocketAddr>,
+    /// Restart the launched engine when it was ready and nothing has come from it for so long, seconds; 0: never
+    /// [default: 300]
+    #[arg(long, env = "DUNLIN_HANG_TIMEOUT", value_name = "SECONDS", value_parser = seconds_or_never, hide_short_help = true)]
+    pub(crate) hang_timeout: Option<Duration>,
+    /// Restart the launched engine when it is not ready so long after its start, seconds; 0: never [default: 3600]
+    #[arg(long, env = "DUNLIN_START_TIMEOUT", value_name = "SECONDS", value_parser = seconds_or_never, hide_short_help = true)]
+    pub(crate) start_timeout: Option<Duration>,
+    /// Start it in a container, through this command line; the image is the runtime's (--set launch.image=IMAGE)
+    #[arg(long, value_name = "TOOL", value_enum, requires = "launch")]
+    pub(crate) container: Option<Tool>,
+    /// GPUs of the container: all, none, a number, or device=ID,... [default: all where there are NVIDIA GPUs]
+    #[arg(long, value_name = "GPUS", requires = "container")]
+    pub(crate) gpus: Option<String>,
+    /// One more option of `docker run` or `podman run`, repeatable: --container-arg=--volume=/models:/models
+    #[arg(long, value_name = "OPTION", requires = "container", allow_hyphen_values = true)]
+    pub(crate) container_arg: Vec<String>,
+    /// Look for engines at these local ports, repeatable [default: the usual ones, without --engine and --launch]
+    #[arg(long, env = "DUNLIN_DISCOVER", value_name = "PORT", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) discover: Vec<u16>,
+    /// Change a field of the engine's runtime, or of another's with its name in front, repeatable:
+    /// --set slots.default=16, --set vllm.launch.image=IMAGE (docs/engines.md has the fields)
+    #[arg(long, value_name = "[RUNTIME.]FIELD=VALUE")]
+    pub(crate) set: Vec<String>,
+    /// A TOML file with a runtime of your own, or with fields that go over those of a built-in one, repeatable
+    #[arg(long, env = "DUNLIN_RUNTIME_FILE", value_name = "FILE", value_delimiter = ',')]
+    pub(crate) runtime_file: Vec<PathBuf>,
+    /// Arguments of the launched engine
+    #[arg(last = true, requires = "launch", value_name = "ARGS")]
+    pub(crate) launch_args: Vec<String>,
+}
