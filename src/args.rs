@@ -13,7 +13,7 @@ use dunlin_protocol::{
 };
 use libp2p::Multiaddr;
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
-use values::{duration, multiaddr, role, seconds, seconds_or_never, socket_address, worker_threads};
+use values::{duration, multiaddr, role, seconds, socket_address, worker_threads};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -5,6 +5,7 @@ pub mod health;
 pub(crate) mod life;
 pub(crate) mod report;
 pub mod status;
+pub(crate) mod trial;
 
 use crate::{
     admit::gate::{Counts, Gate},
@@ -35,6 +36,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tokio::sync::{Notify, watch};
+use trial::Asked;
 
 /// What the agent says of a replica, and what requests need to know of it. Replaced whole.
 #[derive(Debug, Clone, PartialEq)]
@@ -105,6 +107,8 @@ pub(crate) struct Replica {
     pub(crate) stand_in: bool,
     /// Drains or has ended, and will not serve again.
     ending: AtomicBool,
+    /// What it was asked for last.
+    asked: Mutex<Option<Asked>>,
     /// When an answer last made somebody doubt the list of models.
     doubted: Mutex<Option<Instant>>,
     /// `None` for engines that this agent didn't launch.
@@ -155,6 +159,7 @@ impl Replica {
             stand_in: config.stand_in,
             ending: AtomicBool::new(false),
             doubted: Mutex::default(),
+            asked: Mutex::default(),
             process: Mutex::default(),
             container: Mutex::default(),
             restarts: AtomicU32::new(0),
@@ -201,6 +206,17 @@ impl Replica {
     pub(crate) fn request_failed(&self) {
         self.health().saw(Traffic::Failed);
         self.look.notify_one();
+    }
+
+    /// A request of `model` goes to the engine's `path`: should it fail, a trial asks for the same.
+    pub(crate) fn asks(&self, model: &ModelId, path: &str) {
+        let mut asked = lock(&self.asked);
+        if asked.as_ref().is_none_or(|asked| !asked.is(model, path)) {
+            *asked = Some(Asked::new(model.clone(), path));
+        }
+    }
+    pub(crate) fn last_asked(&self) -> Option<Asked> {
+        lock(&self.asked).clone()
     }
 
     /// The engine answered 404: it may not have the model any more, so it is looked at now.

@@ -4,7 +4,7 @@ use super::service::{self, Engines, Plan, Service};
 use crate::{
     args::AgentArgs,
     output,
-    settings::{File, NodeSettings},
+    settings::{self, File, NodeSettings},
 };
 use anyhow::Result;
 use dunlin_node::state::StateDir;

@@ -144,11 +144,27 @@ impl Client {
         deadline: Duration,
         limit: usize,
     ) -> Result<Answer, Error> {
+        self.post(engine, path, "application/json", body.to_string(), deadline, limit).await
+    }
+
+    /// `POST path` with a body of the content type `kind`, read whole like [`Client::get`].
+    ///
+    /// # Errors
+    /// Any [`Error`]. A status is not an error.
+    pub async fn post(
+        &self,
+        engine: &EngineUrl,
+        path: &str,
+        kind: &str,
+        body: impl Into<axum::body::Body>,
+        deadline: Duration,
+        limit: usize,
+    ) -> Result<Answer, Error> {
         let request = Request::builder()
             .method(Method::POST)
             .uri(engine.join(path)?)
-            .header(header::CONTENT_TYPE, "application/json")
-            .body(body.to_string().into())?;
+            .header(header::CONTENT_TYPE, kind)
+            .body(body.into())?;
         self.whole(request, deadline, limit).await
     }
 

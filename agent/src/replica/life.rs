@@ -4,9 +4,10 @@ use super::{
     Replica, Unready,
     hang::{Hang, Overdue},
     health::{Probe, Trial, Work},
+    trial::{self, Asked},
 };
 use crate::engine::{
-    Client, EngineUrl, client,
+    Client, EngineUrl,
     identify::identify,
     models::{Listed, served},
     probe::{self, Problem},
@@ -31,9 +32,6 @@ const APART: Duration = Duration::from_millis(50);
 const DEADLINE: Duration = Duration::from_secs(4);
 /// A found engine that refuses connections for so long has been ended: proxies need not hold requests for it.
 const AWAY: Duration = Duration::from_secs(15);
-/// A trial: one token.
-const TRIAL_DEADLINE: Duration = Duration::from_secs(10);
-const TRIAL_BYTES: usize = 64 * 1024;
 
 /// What is kept between looks.
 #[derive(Debug)]
@@ -193,19 +191,13 @@ impl Looks {
         replica.set_serving(Err(unready));
     }
 
-    /// The smallest request there is, for a client's error can't be told from an engine's. What the endpoint makes of it
-    /// doesn't matter, as long as it is no server error: a speech server knows no such path.
+    /// A request of the agent's own, for a client's error can't be told from an engine's.
     async fn trial(&self, replica: &Replica, client: &Client, url: &EngineUrl) -> Trial {
         let models = served(&replica.configured, self.listed.as_ref());
-        let Some(model) = models.first() else { return Trial::Unclear };
-        let body = serde_json::json!({ "model": model.id, "prompt": "a", "max_tokens": 1 });
-        let before = replica.counters.signs_of_life();
-        match client.post_json(url, "/v1/completions", &body, TRIAL_DEADLINE, TRIAL_BYTES).await {
-            // 501: an embedding server's way of saying that it doesn't complete.
-            Ok(answer) if answer.status.is_server_error() && answer.status.as_u16() != 501 => Trial::Failed,
-            Ok(_) | Err(client::Error::TooLarge(_)) => Trial::Passed,
-            Err(client::Error::Deadline(_)) if replica.counters.signs_of_life() != before => Trial::Unclear,
-            Err(_) => Trial::Failed,
+        let first = || Some(Asked::new(models.first()?.id.clone(), ""));
+        match replica.last_asked().or_else(first) {
+            Some(asked) => trial::run(replica, client, url, &asked).await,
+            None => Trial::Unclear,
         }
     }
 }

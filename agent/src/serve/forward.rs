@@ -71,7 +71,7 @@ fn model(headers: &HeaderMap) -> Result<ModelId, Refusal> {
 }
 
 /// Where the request goes, if this replica serves its model now.
-fn target(service: &Service, replica: &Replica, headers: &HeaderMap) -> Result<EngineUrl, Refusal> {
+fn target(service: &Service, replica: &Replica, headers: &HeaderMap, path: &str) -> Result<EngineUrl, Refusal> {
     let model = model(headers)?;
     let view = replica.view();
     match view.state {
@@ -85,11 +85,12 @@ fn target(service: &Service, replica: &Replica, headers: &HeaderMap) -> Result<E
     if !view.serves(&model) || !service.may_serve(&model) {
         return Err(Refusal::Model(model));
     }
+    replica.asks(&model, path);
     view.url.clone().ok_or_else(|| Refusal::NotReady("the engine is gone".to_owned()))
 }
 
 async fn forward(service: &Arc<Service>, replica: &Arc<Replica>, request: Request) -> Result<Response, Refusal> {
-    let url = target(service, replica, request.headers())?;
+    let url = target(service, replica, request.headers(), request.uri().path())?;
     let (mut head, body) = request.into_parts();
     let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
     let path = path.strip_prefix(PREFIX).unwrap_or(path);

@@ -1,5 +1,8 @@
-use crate::support::{demo, eventually, script, signal, start, whole};
-use dunlin_agent::{EngineConfig, Patience};
+use crate::{
+    replay::{Page, Replay},
+    support::{demo, eventually, script, signal, start, whole},
+};
+use dunlin_agent::{EngineConfig, Patience, Source};
 use dunlin_protocol::announcement::ReplicaState;
 use rustix::process::Signal;
 use serde_json::json;
@@ -33,6 +36,35 @@ async fn a_client_cannot_throw_an_engine_out() {
         tokio::time::sleep(Duration::from_millis(50)).await;
         assert_eq!(running.engine(0).state, ReplicaState::Ready);
     }
+    running.stop().await;
+}
+
+/// C12 for a speech server, which no completion could try: silence is transcribed or it isn't.
+#[tokio::test]
+async fn a_speech_server_whose_requests_fail_leaves_and_comes_back() {
+    let server = Replay::start(&[
+        ("/health", Page::of("whisper/health.txt")),
+        ("/v1/audio/transcriptions", Page::of("whisper/err_notaudio.txt")),
+    ])
+    .await;
+    let engine = EngineConfig {
+        runtime: Some("whisper".parse().unwrap()),
+        models: vec!["whisper-1".parse().unwrap()],
+        ..EngineConfig::new(Source::Attach(server.url().parse().unwrap()))
+    };
+    let running = start(vec![engine]).await;
+    running.ready(0).await;
+    let ask = async || {
+        let request = running.request(0, "whisper-1", "/v1/audio/transcriptions", &json!({}));
+        crate::support::whole(running.send(request).await.unwrap()).await
+    };
+    for _ in 0..3 {
+        assert_eq!(ask().await.status, 500);
+    }
+    eventually("out", || running.engine(0).state == ReplicaState::Unhealthy).await;
+    server.show("/v1/audio/transcriptions", Page::of("whisper/tr_json.txt"));
+    running.ready(0).await;
+    assert!(ask().await.json()["text"].as_str().unwrap().contains("Dashwood"));
     running.stop().await;
 }
 
