@@ -19,7 +19,7 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 
 /// Lines of an engine's last words that are shown.
-const LAST_WORDS: usize = 2;
+const LAST_WORDS: usize = 3;
 
 /// The engines of the running node.
 pub(super) async fn own(client: &mut control::Client, findings: &mut Findings) -> Result<Vec<EngineUrl>> {
