@@ -35,7 +35,7 @@ use libp2p::{
     },
 };
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::{BTreeMap, HashMap, HashSet, VecDeque},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -78,6 +78,8 @@ pub(crate) struct EventLoop {
     pub(crate) reports: Reports,
     pub(crate) pulls: Pulls,
     pub(crate) puts: HashSet<kad::QueryId>,
+    /// Own records that wait until those are done.
+    pub(crate) waiting_puts: BTreeMap<Topic, Vec<u8>>,
     pub(crate) blocked: HashSet<PeerId>,
     pub(crate) due: Due,
     pub(crate) report_interval: Duration,

@@ -162,6 +162,7 @@ impl Node {
             reports: Default::default(),
             pulls: Default::default(),
             puts: Default::default(),
+            waiting_puts: Default::default(),
             blocked: Default::default(),
             due: Due::new(now),
             report_interval: gossip::REPORT_INTERVAL,

@@ -22,6 +22,10 @@ use tokio_util::sync::CancellationToken;
 const FAREWELL: Duration = Duration::from_secs(2);
 /// Shortest time between two tellings of the own certificate with announcements that follow each other closely.
 const VOUCH: Duration = Duration::from_secs(60);
+/// Own records that are put at the same time.
+const PUTS: usize = 16;
+/// Own records that wait to be put: a newer one of a topic takes the place of the one that waits.
+const WAITING_PUTS: usize = 8 * 1024;
 /// Time that the last gossip gets to leave its queues.
 const FLUSH: Duration = Duration::from_millis(100);
 
@@ -79,7 +83,20 @@ impl EventLoop {
         self.publish(&MeshMessage::Certificate(chain));
     }
 
+    /// Puts `value` now, or when earlier puts are done: hundreds at once (an Ollama lists as many models) would keep
+    /// everything else of a connection waiting, and gossip doesn't wait for long.
     pub(super) fn put(&mut self, topic: &Topic, value: Vec<u8>) {
+        if self.puts.len() < PUTS {
+            return self.put_now(topic, value);
+        }
+        if self.waiting_puts.len() < WAITING_PUTS || self.waiting_puts.contains_key(topic) {
+            self.waiting_puts.insert(topic.clone(), value);
+        } else {
+            tracing::warn!(%topic, "too many own records wait to be stored; this one is stored at the next refresh");
+        }
+    }
+
+    fn put_now(&mut self, topic: &Topic, value: Vec<u8>) {
         let record = kad::Record::new(record_store::key(topic, &self.shared.mesh), value);
         match self.swarm.behaviour_mut().kad.put_record(record, kad::Quorum::One) {
             Ok(query) => {
@@ -88,6 +105,19 @@ impl EventLoop {
             Err(error) => tracing::warn!(%topic, %error, "own record not stored"),
         }
     }
+
+    /// A put has come to its end: the next ones.
+    pub(crate) fn put_ended(&mut self, query: &kad::QueryId) {
+        if !self.puts.remove(query) {
+            return;
+        }
+        while self.puts.len() < PUTS
+            && let Some((topic, value)) = self.waiting_puts.pop_first()
+        {
+            self.put_now(&topic, value);
+        }
+    }
+
     pub(crate) fn publish(&mut self, message: &MeshMessage) {
         match message.encode() {
             Ok(data) => self.gossip(gossip::mesh_topic(), data),
@@ -128,6 +158,7 @@ impl EventLoop {
         self.look_ups = LookUps::default();
         self.dials = Dials::default();
         self.puts.clear();
+        self.waiting_puts.clear();
         let statements = self.registration.withdraw_all(Instant::now());
         let said_anything = !statements.is_empty();
         self.say(statements);

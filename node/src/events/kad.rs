@@ -63,7 +63,7 @@ impl EventLoop {
         if !step.last {
             return;
         }
-        self.puts.remove(&query);
+        self.put_ended(&query);
         if let Some((topic, live)) = self.look_ups.finished(query) {
             tracing::debug!(%topic, live, "looked up");
             self.connect_wanted();
