@@ -122,7 +122,7 @@ async fn running(mut client: Client, findings: &mut Findings) -> Result<Vec<Engi
         let (found, what_to_do) = advice.split_once("; ").unwrap_or((&advice, "dunlin join TOKEN"));
         findings.fail("membership", found, what_to_do);
         // Nothing else works without it.
-        return Ok(());
+        return Ok(Vec::new());
     }
     if let Some(delegation) = &status.delegation {
         let left = delegation.not_after.saturating_sub(clock::unix_s()) / 86_400;
