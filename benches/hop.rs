@@ -85,7 +85,7 @@ impl Bench {
         let agent = mesh.agent(&[&engine, &slow])?;
         mesh.serves(mesh::FAST)?;
         mesh.serves(mesh::SLOW)?;
-        let (round, rounds) = if quick { (Duration::from_secs(1), 1) } else { (Duration::from_secs(3), 5) };
+        let (round, rounds) = if quick { (Duration::from_secs(1), 1) } else { (Duration::from_secs(2), 5) };
         Ok(Self { engine, _slow: slow, floor, floor_at, mesh, agent, round, rounds })
     }
 }

@@ -48,12 +48,12 @@ impl Child {
         bail!("{} does not listen on {address}", self.name)
     }
 
-    /// Processor seconds used so far, all threads.
+    /// Processor seconds used so far, all threads, and those of processes that it started and that run still.
     pub fn cpu_s(&self) -> Result<f64> {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.id()))?;
-        // The second field is the name in parentheses and may hold spaces; utime and stime are the 14th and 15th.
-        let (_, fields) = stat.rsplit_once(')').context("unreadable /proc/PID/stat")?;
-        let ticks = fields.split_whitespace().skip(11).take(2).map(str::parse::<f64>).sum::<Result<f64, _>>()?;
+        let mut ticks = ticks(self.id())?;
+        for child in std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", self.id()))?.split_whitespace() {
+            ticks += child.parse().ok().and_then(|child| self::ticks(child).ok()).unwrap_or_default();
+        }
         Ok(ticks / TICKS_PER_SECOND)
     }
 
@@ -92,6 +92,14 @@ impl Drop for Child {
     fn drop(&mut self) {
         let _ = self.kill();
     }
+}
+
+/// Processor time of one process in the kernel's unit.
+fn ticks(process: u32) -> Result<f64> {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat"))?;
+    // The second field is the name in parentheses and may hold spaces; utime and stime are the 14th and 15th.
+    let (_, fields) = stat.rsplit_once(')').context("unreadable /proc/PID/stat")?;
+    Ok(fields.split_whitespace().skip(11).take(2).map(str::parse::<f64>).sum::<Result<f64, _>>()?)
 }
 
 /// A port that nobody has now.

@@ -35,10 +35,15 @@ pub enum Kind {
 
 /// A request as it goes over the wire.
 pub fn request(model: &str, stream: bool, tokens: u32, key: Option<&str>) -> Vec<u8> {
+    asking("Why do dunlins flock?", model, stream, tokens, key)
+}
+
+/// The same with another question.
+pub fn asking(question: &str, model: &str, stream: bool, tokens: u32, key: Option<&str>) -> Vec<u8> {
     let body = |filler: &str| {
         json!({
             "model": model, "max_tokens": tokens, "ignore_eos": true, "stream": stream,
-            "messages": [{"role": "user", "content": format!("Why do dunlins flock? {filler}")}],
+            "messages": [{"role": "user", "content": format!("{question} {filler}")}],
         })
         .to_string()
     };
@@ -130,7 +135,7 @@ pub fn run(target: SocketAddr, request: &[u8], clients: usize, duration: Duratio
 pub fn once(target: SocketAddr, request: &[u8]) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        tokio::time::timeout(PATIENCE, ask(target, &mut None, request)).await??;
+        tokio::time::timeout(PATIENCE, ask(target, &mut None, request, 1)).await??;
         Ok(())
     })
 }
@@ -142,7 +147,7 @@ pub fn first_answer(target: SocketAddr, request: &[u8], since: Instant) -> Resul
         let mut tasks = JoinSet::new();
         while since.elapsed() < PATIENCE {
             let request = request.to_vec();
-            tasks.spawn(async move { ask(target, &mut None, &request).await.is_ok() });
+            tasks.spawn(async move { ask(target, &mut None, &request, 1).await.is_ok() });
             let next = tokio::time::sleep(Duration::from_millis(20));
             tokio::pin!(next);
             // A request that failed leaves the rest of the wait to the clock.
@@ -159,7 +164,7 @@ async fn client(target: SocketAddr, request: Vec<u8>, start: Instant, end: Insta
     let mut outcome = Outcome::default();
     let mut connection = None;
     while Instant::now() < end {
-        let one = tokio::time::timeout(PATIENCE, ask(target, &mut connection, &request)).await;
+        let one = tokio::time::timeout(PATIENCE, ask(target, &mut connection, &request, TOKENS)).await;
         let now = Instant::now();
         outcome.all_requests += u64::from(matches!(one, Ok(Ok(_))));
         if now < start || now > end {
@@ -185,12 +190,15 @@ async fn client(target: SocketAddr, request: Vec<u8>, start: Instant, end: Insta
     outcome
 }
 
-struct One {
-    first: Duration,
+/// One answer.
+pub struct One {
+    /// To the first event with text, or to the whole answer.
+    pub first: Duration,
     events: u32,
 }
 
-async fn ask(target: SocketAddr, connection: &mut Option<Connection>, request: &[u8]) -> Result<One> {
+/// Sends a request and reads its answer whole, on `connection` if there is one. A stream must have so many tokens.
+pub async fn ask(target: SocketAddr, connection: &mut Option<Connection>, request: &[u8], tokens: u32) -> Result<One> {
     let mut open = match connection.take() {
         Some(open) => open,
         None => Connection::open(target).await?,
@@ -204,7 +212,11 @@ async fn ask(target: SocketAddr, connection: &mut Option<Connection>, request: &
             open.skip(length).await?;
             One { first: sent.elapsed(), events: 0 }
         }
-        None => open.events(sent).await?,
+        None => {
+            let one = open.events(sent).await?;
+            ensure!(one.events == tokens + 2, "{} events instead of {}", one.events, tokens + 2);
+            one
+        }
     };
     *connection = Some(open);
     Ok(one)
@@ -323,7 +335,6 @@ impl Connection {
             if left == 0 {
                 // Trailers, if any, end with an empty line.
                 while self.line().await? > 0 {}
-                ensure!(one.events == TOKENS + 2, "{} events instead of {}", one.events, TOKENS + 2);
                 return Ok(one);
             }
             while left > 0 {

@@ -7,6 +7,7 @@ use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
     process::Command,
+    sync::atomic::{AtomicU32, Ordering},
     time::{Duration, Instant},
 };
 
@@ -34,11 +35,13 @@ fn answer(command: &mut Command) -> Result<String> {
 }
 
 /// A folder that goes with the value.
-pub struct Folder(PathBuf);
+pub struct Folder(pub PathBuf);
 
 impl Folder {
     pub fn new() -> Result<Self> {
-        let path = std::env::temp_dir().join(format!("dunlin-bench-{}", std::process::id()));
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("dunlin-bench-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&path)?;
         Ok(Self(path))
     }
@@ -57,11 +60,16 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// `tokens_per_second` 0 is without limit.
+    /// With as many slots as anybody wants. `tokens_per_second` 0 is without limit.
     pub fn start(model: &str, tokens_per_second: u32) -> Result<Self> {
+        Self::with_slots(model, tokens_per_second, 60_000)
+    }
+
+    /// With so many slots.
+    pub fn with_slots(model: &str, tokens_per_second: u32, slots: u32) -> Result<Self> {
         let at = free_address()?;
         let mut command = Command::new(DUNLIN);
-        command.args(["demo-engine", "--model", model, "--http", &at.to_string(), "--slots", "60000"]);
+        command.args(["demo-engine", "--model", model, "--http", &at.to_string(), "--slots", &slots.to_string()]);
         command.args(["--kv-tokens", "4000000000", "--context", "2000000", "--no-prefix-cache"]);
         command.args(["--tokens-per-second", &tokens_per_second.to_string()]);
         let mut child = Child::start("dunlin demo-engine", &mut command)?;
@@ -125,6 +133,15 @@ impl Mesh {
             pause(Duration::from_millis(5));
         }
         bail!("{model} is not served: {last:?}")
+    }
+
+    /// Waits until the proxy knows so many replicas by connection.
+    pub fn ready_replicas(&self, count: usize) -> Result<()> {
+        let connected = |peers: &[PeerInfo]| {
+            let connected = peers.iter().filter(|peer| peer.reachability == "connected");
+            connected.map(|peer| peer.replicas.len()).sum::<usize>() >= count
+        };
+        self.until(Instant::now(), connected).map(drop)
     }
 
     /// State directory of the agent that was started last.

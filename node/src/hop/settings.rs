@@ -14,13 +14,17 @@ const NEVER: Duration = Duration::from_secs(24 * 3600);
 /// How HTTP/2 is spoken on the hop. [`Settings::default`] is what a mesh runs with; both ends should use the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// Bytes that a stream may have under way or unread. Times [`Settings::streams`] it bounds the memory that readers
-    /// who stopped reading can hold.
-    pub stream_window: u32,
-    /// Bytes that all streams of a connection may have under way or unread. At least `stream_window * streams`, or
+    /// Bytes of a request that may be under way or unread.
+    pub request_window: u32,
+    /// Bytes of an answer that may be under way or unread. Times [`Settings::streams`] it bounds what readers who
+    /// stopped reading can hold: about twice as much as it says when chunks are small, since h2 keeps some 250 bytes of
+    /// its own with each (`proto/streams/buffer.rs`), in a table that never shrinks. One answer flows with no more than
+    /// this in a round trip: 160 KiB/s at 200 ms, a thousand tokens a second.
+    pub answer_window: u32,
+    /// Bytes that all streams of a connection may have under way or unread. At least a window times `streams`, or
     /// else a few stalled readers stop everybody. Much more, since h2 ends a connection whose unread DATA frames of
-    /// less than 256 bytes would take half of this if each counted as 256: with 64 MiB, 45 stalled readers of chunks
-    /// of 20 bytes do that. Memory stays bounded by `stream_window * streams`.
+    /// less than 256 bytes would take half of this if each counted as 256: with 64 MiB, 80 stalled readers of chunks
+    /// of 20 bytes do that. Memory stays bounded by the streams' own windows.
     pub connection_window: u32,
     /// Concurrent streams that a server allows and a client assumes before it has heard from the server (hyper: 200
     /// and 100).
@@ -57,7 +61,8 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            stream_window: 64 * 1024,
+            request_window: 64 * 1024,
+            answer_window: 32 * 1024,
             connection_window: 1024 * 1024 * 1024,
             streams: 1024,
             in_flight: 1000,
@@ -80,13 +85,13 @@ impl Settings {
         let mut builder = client::conn::http2::Builder::new(tasks);
         builder
             .timer(TokioTimer::new())
-            .initial_stream_window_size(self.stream_window)
+            .initial_stream_window_size(self.answer_window)
             .initial_connection_window_size(self.connection_window)
             .initial_max_send_streams(self.streams as usize)
             .max_concurrent_reset_streams(self.reset_streams)
             .max_local_error_reset_streams(self.local_error_resets)
             .max_header_list_size(self.header_list)
-            .max_send_buf_size(self.stream_window as usize)
+            .max_send_buf_size(self.request_window as usize)
             .keep_alive_interval(self.ping)
             .keep_alive_timeout(NEVER)
             .keep_alive_while_idle(true);
@@ -97,13 +102,13 @@ impl Settings {
         let mut builder = server::conn::http2::Builder::new(guard);
         builder
             .timer(TokioTimer::new())
-            .initial_stream_window_size(self.stream_window)
+            .initial_stream_window_size(self.request_window)
             .initial_connection_window_size(self.connection_window)
             .max_concurrent_streams(self.streams)
             .max_pending_accept_reset_streams(self.pending_accept_resets)
             .max_local_error_reset_streams(self.local_error_resets)
             .max_header_list_size(self.header_list)
-            .max_send_buf_size(self.stream_window as usize)
+            .max_send_buf_size(self.answer_window as usize)
             // hyper pings only after a time in which nothing came in. A client that a slow stream keeps busy hears
             // something all the time and never pings: without pings of its own, the server would count it as silent.
             .keep_alive_interval(self.ping)
