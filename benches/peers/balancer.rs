@@ -17,6 +17,9 @@ use std::{
 /// Model that all engines serve.
 pub const MODEL: &str = "bench";
 
+/// Ports tried for one balancer.
+const START_TRIES: u32 = 3;
+
 /// An engine and what a balancer may be told of it.
 pub struct Backend {
     pub engine: Engine,
@@ -84,9 +87,18 @@ impl Kind {
         if let How::Dunlin = self.how {
             return self.dunlin(backends, files);
         }
-        let at = free_address()?;
-        let mut process = Child::start(self.name, &mut self.command(at, backends, &files.0)?)?;
-        process.listens(at)?;
+        // Somebody else may take a port between its being found free and its being listened on.
+        let mut tries = 0;
+        let (at, process) = loop {
+            let at = free_address()?;
+            let mut process = Child::start(self.name, &mut self.command(at, backends, &files.0)?)?;
+            tries += 1;
+            match process.listens(at) {
+                Ok(()) => break (at, process),
+                Err(error) if tries == START_TRIES => return Err(error),
+                Err(_) => {}
+            }
+        };
         Ok(Balancer { name: self.name, at, key: None, processes: vec![process], mesh: None, _files: files })
     }
 
