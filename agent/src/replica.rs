@@ -1,5 +1,6 @@
 //! One replica: an engine as all tasks of its agent see it.
 
+pub mod due;
 pub mod hang;
 pub mod health;
 pub(crate) mod life;
@@ -92,7 +93,7 @@ pub(crate) struct Replica {
     built_in: bool,
     slots: Option<u16>,
     pub(crate) gate: Arc<Gate>,
-    pub(crate) counters: Counters,
+    pub(crate) counters: Arc<Counters>,
     pub(crate) outcomes: Outcomes,
     /// How long looks at the engine took, seconds.
     pub(crate) probes: Histogram,
@@ -148,7 +149,7 @@ impl Replica {
             built_in: matches!(config.source, Source::Demo(_)),
             slots: config.slots,
             gate: Arc::new(Gate::new(slots)),
-            counters: Counters::default(),
+            counters: Arc::default(),
             outcomes: Outcomes::default(),
             probes: Histogram::new(exponential_buckets(0.001, 2.0, 13)),
             output: Arc::default(),

@@ -38,7 +38,9 @@ fuzz_target!(|data: &[u8]| {
         1 => drop(canonical::<Announcement>(bytes, limits::ANNOUNCEMENT_BYTES)),
         2 => {
             if let Ok(report) = LoadReport::decode(bytes) {
-                assert_eq!(report.encode().expect("it came within the limit"), bytes);
+                // An older version is written anew in the newest.
+                let again = report.encode().expect("it came within the limit");
+                assert_eq!(LoadReport::decode(&again).as_ref(), Ok(&report));
                 let header = report.to_header().expect("it came within the limit");
                 assert_eq!(LoadReport::from_header(&header), Ok(report));
             }

@@ -12,6 +12,15 @@ pub const LOAD: &str = "x-dunlin-load";
 pub const REPLICA_INDEX: &str = "x-dunlin-replica-index";
 /// The model that the proxy routed by, as [`model_to_header`] writes it. The agent checks it against what it registered.
 pub const MODEL: &str = "x-dunlin-model";
+/// Size of the prompt, KiB, and how much of it the proxy takes to be new to the engine's prefix cache, decimal with a
+/// space between: what the agent measures the engine by. The second is left out where the answer comes in one piece;
+/// [`GUESS`] follows where it is too uncertain to measure by.
+pub const PROMPT: &str = "x-dunlin-prompt-kib";
+/// See [`PROMPT`].
+pub const GUESS: &str = "guess";
+/// How long the request has waited already, and how long it may wait for a slot at the agent, milliseconds, decimal with
+/// a space between.
+pub const LINE: &str = "x-dunlin-line";
 /// Why an agent did not answer: a [`Fault`]. Agents take it off what engines say, so that no engine, and no client who
 /// makes one answer 404 or 504, is taken for its agent.
 pub const FAULT: &str = "x-dunlin-fault";

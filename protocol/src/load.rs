@@ -3,12 +3,17 @@
 //! A report counts only from the peer that it is about, so it carries no signature. Every metric is optional: an engine
 //! that tells nothing is balanced by its agent's own counts, which are always there.
 
+mod v1;
+
 use crate::{
     codec,
-    id::{ReplicaId, Version},
+    id::{ModelId, ReplicaId, Version},
     limits,
 };
 use serde::{Deserialize, Serialize};
+
+/// Models that a report names as those that its engine served last.
+pub const RECENT_MODELS: usize = 4;
 
 /// Load of one replica. Durations in microseconds, shares in thousandths: integers, so that equal reports are equal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,6 +47,26 @@ pub struct Measured {
     pub service_us: Option<u32>,
     /// Streamed chunks per second over the last second, all streams together.
     pub chunks_per_s: u32,
+    /// Time to first token of an empty prompt on an engine with nothing to do, microseconds.
+    pub first_token_us: Option<u32>,
+    /// What each KiB of a request's body that the engine has not cached adds to that, microseconds.
+    pub prefill_us_per_kib: Option<u32>,
+    /// KiB of the prompts in flight.
+    pub in_flight_kib: u32,
+    /// Not yet prefilled: new KiB of the requests in flight of which no token has come.
+    pub unstarted_kib: u32,
+    /// How long all streams that had begun have been silent together, milliseconds; 0 while one of them speaks.
+    pub silent_ms: u16,
+    /// [`model_tag`]s of the models that the engine served last, latest first; 0 fills up. An adapter, or one of the
+    /// models of an engine that loads them on demand, is most likely in memory when it is among them.
+    pub recent: [u32; RECENT_MODELS],
+}
+
+/// A short name for a model inside reports, never 0: 32-bit FNV-1a. Two models with one tag cost a wrong guess.
+#[must_use]
+pub fn model_tag(model: &ModelId) -> u32 {
+    let hash = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
+    model.as_str().as_bytes().iter().fold(0x811c_9dc5, hash).max(1)
 }
 
 /// Read from the engine's metrics.
@@ -64,7 +89,8 @@ pub struct EngineLoad {
 /// The wire form: a version, so that an older peer refuses what it does not know instead of misreading it.
 #[derive(Serialize, Deserialize)]
 enum Wire {
-    V1(LoadReport),
+    V1(v1::LoadReport),
+    V2(LoadReport),
 }
 
 impl LoadReport {
@@ -73,7 +99,7 @@ impl LoadReport {
     /// # Errors
     /// Does not fit.
     pub fn encode(&self) -> Result<Vec<u8>, codec::Error> {
-        codec::encode(&Wire::V1(self.clone()), limits::LOAD_REPORT_BYTES)
+        codec::encode(&Wire::V2(self.clone()), limits::LOAD_REPORT_BYTES)
     }
 
     /// From gossip.
@@ -81,8 +107,10 @@ impl LoadReport {
     /// # Errors
     /// Not a report of a known version.
     pub fn decode(bytes: &[u8]) -> Result<Self, codec::Error> {
-        let Wire::V1(report) = codec::decode(bytes, limits::LOAD_REPORT_BYTES)?;
-        Ok(report)
+        Ok(match codec::decode(bytes, limits::LOAD_REPORT_BYTES)? {
+            Wire::V1(report) => report.into(),
+            Wire::V2(report) => report,
+        })
     }
 
     /// As the value of the header [`crate::hop::LOAD`].
@@ -106,5 +134,34 @@ impl LoadReport {
             .decode(value.as_bytes())
             .map_err(|error| codec::Error::Malformed(error.to_string()))?;
         Self::decode(&bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::PeerId;
+
+    /// Of a peer that has not been updated yet: what it doesn't say is unknown.
+    #[test]
+    fn a_report_of_the_first_version_is_read() {
+        let measured = v1::Measured { ttft_us: Some(5), itl_us: None, service_us: Some(9), chunks_per_s: 7 };
+        let version = Version { epoch: 3, seq: 4 };
+        let replica = ReplicaId { peer: PeerId::random(), index: 2 };
+        let (slots, in_flight, queued, draining, engine) = (8, 1, 2, true, None);
+        let old = v1::LoadReport { replica, version, slots, in_flight, queued, draining, measured, engine };
+        let bytes = codec::encode(&Wire::V1(old), limits::LOAD_REPORT_BYTES).unwrap();
+        let measured = Measured { ttft_us: Some(5), service_us: Some(9), chunks_per_s: 7, ..Measured::default() };
+        let new = LoadReport { replica, version, slots, in_flight, queued, draining, measured, engine };
+        assert_eq!(LoadReport::decode(&bytes).unwrap(), new);
+        assert_ne!(new.encode().unwrap(), bytes);
+        assert_eq!(LoadReport::decode(&new.encode().unwrap()).unwrap(), new);
+    }
+
+    #[test]
+    fn tags_tell_models_apart_and_are_never_the_filler() {
+        let tag = |name: &str| model_tag(&ModelId::new(name).unwrap());
+        assert_eq!(tag("a"), 0xe40c_292c);
+        assert_ne!(tag("llama3:8b"), tag("llama3:70b"));
     }
 }

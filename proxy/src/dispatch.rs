@@ -11,12 +11,13 @@ mod attempt;
 mod unknown;
 
 use crate::{
+    balance::Want,
     config::Config,
     errors::{Cause, Error},
     http::{answer::Relay, endpoint::Dialect},
     metrics::Metrics,
     pool::{Lease, Pool, Ticket, Unserved},
-    request::{Peek, body::Share},
+    request::body::Share,
 };
 use attempt::Failure;
 use bytes::Bytes;
@@ -70,7 +71,7 @@ pub(crate) struct Ask {
     /// The memory that the body takes.
     pub(crate) _memory: Share,
     /// What was read of the body.
-    pub(crate) peek: Peek,
+    pub(crate) want: Want,
     /// The endpoint's.
     pub(crate) dialect: Dialect,
     /// Goes along.
@@ -91,13 +92,13 @@ impl Dispatcher {
     /// # Errors
     /// No replica serves the model, none became free in time, or all that were tried failed.
     pub(crate) async fn dispatch(&self, ask: &Ask) -> Result<Response<Relay>, Error> {
-        let model = &ask.peek.model;
+        let model = &ask.want.model;
         self.look_up_unknown(model).await?;
         let until = Instant::now() + self.hold;
         let mut ticket = Ticket::default();
         let mut tries = 0;
         loop {
-            let lease = self.lease(model, &mut ticket, until).await?;
+            let lease = self.lease(&ask.want, &mut ticket, until).await?;
             let replica = lease.replica();
             let failure = match self.attempt(ask, lease).await {
                 Ok(answer) => {
@@ -173,15 +174,15 @@ impl Dispatcher {
         }
     }
 
-    async fn lease(&self, model: &ModelId, ticket: &mut Ticket, until: Instant) -> Result<Lease, Error> {
+    async fn lease(&self, want: &Want, ticket: &mut Ticket, until: Instant) -> Result<Lease, Error> {
         let asked = Instant::now();
         let waited_before = std::mem::take(&mut ticket.waited);
-        let found = self.pool.lease(model, ticket, until).await;
+        let found = self.pool.lease(want, ticket, until).await;
         if ticket.waited {
             self.metrics.waited(asked.elapsed());
         }
         ticket.waited |= waited_before;
-        found.map_err(|why| Error::unserved(model, why))
+        found.map_err(|why| Error::unserved(&want.model, why))
     }
 
     /// A model of which nothing is known is looked up, once per while.

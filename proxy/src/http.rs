@@ -10,6 +10,7 @@ mod stream;
 
 use crate::{
     auth::Auth,
+    balance::Want,
     dispatch::{Ask, Dispatcher},
     errors::Error,
     metrics::Metrics,
@@ -147,12 +148,13 @@ impl Door {
         since: Instant,
         story: &mut Story,
     ) -> Result<Response<Body>, Error> {
-        let peek = peek(body.clone()).await?;
-        story.model = Some(peek.model.clone());
-        let streams = peek.stream;
+        let Peek { model, stream: streams, mut prompt } = peek(body.clone()).await?;
+        story.model = Some(model.clone());
+        prompt.session = headers::session(&parts.headers).or(prompt.session);
+        let want = Want { model, prompt: Arc::new(prompt), stream: streams };
         let path = parts.uri.path_and_query().cloned().unwrap_or(PathAndQuery::from_static("/"));
         let ask =
-            Ask { method: parts.method, path, headers: parts.headers, body, _memory: memory, peek, dialect, id, since };
+            Ask { method: parts.method, path, headers: parts.headers, body, _memory: memory, want, dialect, id, since };
         let response = if streams {
             stream::answer(self.dispatcher.clone(), ask, self.silence).await?
         } else {

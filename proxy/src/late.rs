@@ -9,12 +9,12 @@ use std::collections::{BTreeMap, HashMap};
 
 /// A place in the line: lower is earlier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Place(u64);
+pub struct Place(u64);
 
 /// The line is as long as it may get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("too many requests wait")]
-pub(crate) struct Full;
+pub struct Full;
 
 /// All waiting requests, each with whatever wakes it.
 #[derive(Debug)]
@@ -78,6 +78,11 @@ impl<W> Line<W> {
             self.models.iter().filter_map(|(model, line)| Some((*line.keys().next()?, model))).collect();
         heads.sort_unstable_by_key(|(place, _)| *place);
         heads.into_iter().map(|(_, model)| model.clone()).collect()
+    }
+
+    /// Who waits at `place`.
+    pub(crate) fn get_mut(&mut self, model: &ModelId, place: Place) -> Option<&mut W> {
+        self.models.get_mut(model)?.get_mut(&place)
     }
 
     /// Those who wait for `model`, in their order.

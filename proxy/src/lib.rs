@@ -1,11 +1,13 @@
 //! The front door: OpenAI-compatible HTTP in, a chosen replica out.
 //!
 //! A request, in the order in which the files should be read: `http` -> `auth` -> `request` (peek) -> `dispatch`, which
-//! asks `pool` and so `route` (pure) for a replica -> `dunlin_node`'s hop, and the bytes of the answer come straight back
-//! through `http::answer`. Decisions (`route`, `late`, `eject`, `budget`, `request`, `http::sse`) do no I/O and take the
-//! time and chance as arguments.
+//! asks `pool` and so `balance` and `route` (pure) for a replica -> `dunlin_node`'s hop, and the bytes of the answer come straight back
+//! through `http::answer`. Decisions (`balance`, `route`, `late`, `eject`, `budget`, `request`, `http::sse`) do no I/O and
+//! take the time and chance as arguments; those about routing are public for `benches/routelab`, which simulates a mesh
+//! around them.
 
 mod auth;
+pub mod balance;
 mod budget;
 mod config;
 pub mod control;
@@ -15,12 +17,13 @@ mod errors;
 mod files;
 mod http;
 pub mod keys;
-mod late;
+pub mod late;
 mod metrics;
 mod pool;
+pub mod prompt;
 mod proxy;
 mod request;
-mod route;
+pub mod route;
 
 pub use config::Config;
 pub use keys::Keys;

@@ -1,29 +1,24 @@
-//! The proxy's own view of the replicas: what it has sent where, who failed, who waits. Binds the pure decisions
-//! (`route`, `late`, `eject`, `budget`) to the directory, the clock and the tasks that wait.
+//! The balancer at work: binds its decisions (`balance`) to the directory, the clock and the tasks that wait.
 
 mod lease;
 mod lives;
-mod record;
 mod seen;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use crate::balance::{Settings, Ticket};
 pub(crate) use lease::Lease;
 
 use crate::{
-    budget::Budget,
-    late::{Line, Place},
+    balance::{Arrival, Balancer, Refusal, Want},
+    late::Place,
     metrics::Metrics,
-    route::{self, Ask, Ranked},
 };
 use dunlin_node::directory::SharedDirectory;
 use dunlin_protocol::id::{ModelId, ReplicaId};
 use lives::Lives;
-use rand::rngs::SmallRng;
-use record::Record;
 use seen::Seen;
 use std::{
-    collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -34,15 +29,9 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 /// How often those who wait are looked at when nothing is heard: reports go stale and refusals are forgotten in silence.
-const TICK: Duration = Duration::from_millis(50);
+const TICK: Duration = Duration::from_millis(10);
 /// How often it is noted which models are served.
 const SWEEP: Duration = Duration::from_secs(1);
-/// Waiting requests that are looked at when the first in line can't use the free slot because it failed there.
-const LOOK_AHEAD: usize = 8;
-/// Replicas remembered before those that have nothing to remember are dropped.
-const RECORDS: usize = 8192;
-/// Models with a turn of their own; when there are more, all start over.
-const TURNS: usize = 4096;
 
 /// Why no replica was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,95 +50,35 @@ pub(crate) enum Unserved {
     TooManyForStarting,
 }
 
-/// Bounds of the pool.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Settings {
-    /// A report older than this is not believed.
-    pub(crate) fresh: Duration,
-    /// Requests that may wait for one model.
-    pub(crate) waiting_per_model: usize,
-    /// Requests that may wait in all.
-    pub(crate) waiting: usize,
-    /// Requests that may wait for one model of which no replica is up.
-    pub(crate) starting_per_model: usize,
-    /// The same for all models together.
-    pub(crate) starting: usize,
-}
-
-/// A request's way through the pool: kept over its tries.
-#[derive(Debug, Default)]
-pub(crate) struct Ticket {
-    place: Option<Place>,
-    /// Replicas on which it failed.
-    pub(crate) tried: Vec<ReplicaId>,
-    /// Whether it had to wait for a slot.
-    pub(crate) waited: bool,
-}
-
-impl Ticket {
-    /// The request failed on `replica`, perhaps not for the first time.
-    pub(crate) fn failed_on(&mut self, replica: ReplicaId) {
-        if !self.tried.contains(&replica) {
-            self.tried.push(replica);
-        }
-    }
-}
-
 /// All replicas as this proxy sees them.
 pub(crate) struct Pool {
     directory: SharedDirectory,
-    settings: Settings,
     metrics: Arc<Metrics>,
-    state: Mutex<State>,
+    balancer: Mutex<Balancer<oneshot::Sender<Lease>>>,
     lives: Mutex<Lives>,
     /// Somebody began to wait, or a request ended while somebody waits.
     wake: Notify,
 }
 
-struct State {
-    records: HashMap<ReplicaId, Record>,
-    line: Line<Waiter>,
-    /// Of those in line, how many came when no replica of their model was up.
-    for_starting: usize,
-    turns: HashMap<ModelId, u64>,
-    budget: Budget,
-    rng: SmallRng,
-}
-
-/// Somebody who waits for a slot.
-#[derive(Debug)]
-struct Waiter {
-    tried: Vec<ReplicaId>,
-    grant: oneshot::Sender<Lease>,
-    /// No replica was up when it came.
-    for_starting: bool,
-}
-
 impl Pool {
     /// A pool over `directory`.
     pub(crate) fn new(directory: SharedDirectory, settings: Settings, metrics: Arc<Metrics>) -> Self {
-        let state = State {
-            records: HashMap::new(),
-            line: Line::new(settings.waiting_per_model, settings.waiting),
-            for_starting: 0,
-            turns: HashMap::new(),
-            budget: Budget::default(),
-            rng: rand::make_rng(),
-        };
-        Self { directory, settings, metrics, state: Mutex::new(state), lives: Mutex::default(), wake: Notify::new() }
+        let balancer = Mutex::new(Balancer::new(settings, rand::make_rng()));
+        Self { directory, metrics, balancer, lives: Mutex::default(), wake: Notify::new() }
     }
 
-    /// The replica that `model` is to be asked of now, or as soon as one has a slot free.
+    /// The replica that is to be asked for `want` now, or as soon as one has a slot free.
     ///
     /// # Errors
     /// Says why there is none by `until`. Dropping the future gives the place in the line up.
     pub(crate) async fn lease(
         self: &Arc<Self>,
-        model: &ModelId,
+        want: &Want,
         ticket: &mut Ticket,
         until: Instant,
     ) -> Result<Lease, Unserved> {
-        let (place, granted) = match self.lease_or_wait(model, ticket)? {
+        let model = &want.model;
+        let (place, granted) = match self.lease_or_wait(want, ticket)? {
             Found::Lease(lease) => return Ok(lease),
             Found::Wait(place, granted) => (place, granted),
         };
@@ -166,70 +95,34 @@ impl Pool {
         }
     }
 
-    fn lease_or_wait(self: &Arc<Self>, model: &ModelId, ticket: &mut Ticket) -> Result<Found, Unserved> {
+    fn lease_or_wait(self: &Arc<Self>, want: &Want, ticket: &mut Ticket) -> Result<Found, Unserved> {
         let now = Instant::now();
-        let seen = self.seen(model);
+        let mut seen = self.seen(&want.model);
         if let Some(replica) = seen.connected {
-            self.lives().reachable(model, replica, now);
+            self.lives().reachable(&want.model, replica, now);
         }
-        if seen.nobody() && !self.may_return(model) {
+        if seen.nobody() && !self.may_return(&want.model) {
             return Err(seen.unserved());
         }
-        let mut state = self.state();
-        let first_time = ticket.place.is_none();
-        let place = *ticket.place.get_or_insert_with(|| state.line.number());
-        if first_time {
-            state.budget.earn();
+        let mut granted = None;
+        let wake = || {
+            let (grant, receiver) = oneshot::channel();
+            granted = Some(receiver);
+            grant
+        };
+        let mut balancer = self.balancer();
+        let arrival = balancer.arrive(want, ticket, &mut seen.ready, now, wake).map_err(|refusal| match refusal {
+            Refusal::TooMany => Unserved::TooMany,
+            Refusal::TooManyForStarting => Unserved::TooManyForStarting,
+        })?;
+        self.metrics.set_waiting(balancer.waiting());
+        drop(balancer);
+        match (arrival, granted) {
+            (Arrival::Granted(grant), _) => Ok(Found::Lease(Lease::new(self.clone(), grant))),
+            (Arrival::Waits(place), Some(granted)) => Ok(Found::Wait(place, granted)),
+            // Nobody waits without a way to be woken.
+            (Arrival::Waits(_), None) => Err(Unserved::TooMany),
         }
-        let for_starting = seen.ready.is_empty();
-        if state.line.is_next(model, place)
-            && let Some(lease) = self.try_lease(&mut state, model, &ticket.tried, seen, now)
-        {
-            return Ok(Found::Lease(lease));
-        }
-        let (grant, granted) = oneshot::channel();
-        let waiter = Waiter { tried: ticket.tried.clone(), grant, for_starting };
-        if !first_time {
-            state.line.rejoin(model, place, waiter);
-        } else if for_starting && !state.may_wait_for_starting(model, &self.settings) {
-            return Err(Unserved::TooManyForStarting);
-        } else {
-            state.line.join(model, place, waiter).map_err(|_| Unserved::TooMany)?;
-        }
-        state.for_starting += usize::from(for_starting);
-        self.metrics.set_waiting(state.line.len());
-        Ok(Found::Wait(place, granted))
-    }
-
-    /// Takes a slot of the best replica that has one free.
-    fn try_lease(
-        self: &Arc<Self>,
-        state: &mut State,
-        model: &ModelId,
-        tried: &[ReplicaId],
-        mut seen: Seen,
-        now: Instant,
-    ) -> Option<Lease> {
-        for candidate in &mut seen.ready {
-            if let Some(record) = state.records.get_mut(&candidate.replica) {
-                candidate.own = record.own(model, candidate.load.map(|load| load.received), now);
-            }
-        }
-        let turn = state.turn(model);
-        let ask = Ask { tried, turn, fresh: self.settings.fresh };
-        let best = route::rank(&seen.ready, &ask, now, &mut state.rng).first().copied().filter(|best| best.free)?;
-        state.advance_turn(model);
-        Some(self.take(state, best, now))
-    }
-
-    fn take(self: &Arc<Self>, state: &mut State, best: Ranked, now: Instant) -> Lease {
-        if state.records.len() >= RECORDS {
-            state.records.retain(|_, record| !record.is_forgettable());
-        }
-        let record = state.records.entry(best.replica).or_insert_with(|| Record::new(best.replica));
-        record.start(now);
-        let probe = record.breaker.on_send(now);
-        Lease::new(self.clone(), best, record.name.clone(), probe)
     }
 
     fn seen(&self, model: &ModelId) -> Seen {
@@ -258,7 +151,7 @@ impl Pool {
     }
 
     fn serve_waiting(self: &Arc<Self>) {
-        let models = self.state().line.models();
+        let models = self.balancer().models();
         for model in models {
             // Granted outside the lock: a waiter that has gone drops the lease right here, which takes the lock.
             while let Some((grant, lease)) = self.next_grant(&model) {
@@ -268,28 +161,17 @@ impl Pool {
     }
 
     fn next_grant(self: &Arc<Self>, model: &ModelId) -> Option<(oneshot::Sender<Lease>, Lease)> {
-        let now = Instant::now();
-        let seen = self.seen(model);
-        let mut state = self.state();
-        let heads: Vec<(Place, Vec<ReplicaId>)> =
-            state.line.waiters(model).take(LOOK_AHEAD).map(|(place, waiter)| (place, waiter.tried.clone())).collect();
-        for (place, tried) in heads {
-            if let Some(lease) = self.try_lease(&mut state, model, &tried, seen.clone(), now) {
-                let grant = state.leave(model, place).map(|waiter| waiter.grant);
-                self.metrics.set_waiting(state.line.len());
-                drop(state);
-                return grant.map(|grant| (grant, lease));
-            }
-            if tried.is_empty() {
-                break;
-            }
-        }
-        None
+        let mut seen = self.seen(model);
+        let mut balancer = self.balancer();
+        let (wake, grant) = balancer.next_grant(model, &mut seen.ready, Instant::now())?;
+        self.metrics.set_waiting(balancer.waiting());
+        drop(balancer);
+        Some((wake, Lease::new(self.clone(), grant)))
     }
 
     /// Whether a retry of a timeout or a 5xx may be made; takes it from the budget.
     pub(crate) fn may_retry(&self) -> bool {
-        self.state().budget.spend()
+        self.balancer().may_retry()
     }
 
     /// Whether no other replica serves `model` than these.
@@ -340,7 +222,7 @@ impl Pool {
 
     /// Requests that wait now.
     pub(crate) fn waiting(&self) -> usize {
-        self.state().line.len()
+        self.balancer().waiting()
     }
 
     fn lives(&self) -> MutexGuard<'_, Lives> {
@@ -348,42 +230,15 @@ impl Pool {
         self.lives.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn balancer(&self) -> MutexGuard<'_, Balancer<oneshot::Sender<Lease>>> {
         // Counters and queues only: nothing that a panic elsewhere could leave half done.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.balancer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 enum Found {
     Lease(Lease),
     Wait(Place, oneshot::Receiver<Lease>),
-}
-
-impl State {
-    fn may_wait_for_starting(&self, model: &ModelId, settings: &Settings) -> bool {
-        self.for_starting < settings.starting && self.line.waiting_for(model) < settings.starting_per_model
-    }
-
-    fn leave(&mut self, model: &ModelId, place: Place) -> Option<Waiter> {
-        let waiter = self.line.leave(model, place)?;
-        self.for_starting -= usize::from(waiter.for_starting);
-        Some(waiter)
-    }
-
-    fn turn(&self, model: &ModelId) -> u64 {
-        self.turns.get(model).copied().unwrap_or(0)
-    }
-
-    fn advance_turn(&mut self, model: &ModelId) {
-        if let Some(turn) = self.turns.get_mut(model) {
-            *turn = turn.wrapping_add(1);
-            return;
-        }
-        if self.turns.len() >= TURNS {
-            self.turns.clear();
-        }
-        self.turns.insert(model.clone(), 1);
-    }
 }
 
 /// Gives a place in the line up, however the wait ends.
@@ -394,8 +249,8 @@ struct LeaveLine<'a> {
 }
 impl Drop for LeaveLine<'_> {
     fn drop(&mut self) {
-        let mut state = self.pool.state();
-        state.leave(self.model, self.place);
-        self.pool.metrics.set_waiting(state.line.len());
+        let mut balancer = self.pool.balancer();
+        balancer.leave(self.model, self.place);
+        self.pool.metrics.set_waiting(balancer.waiting());
     }
 }

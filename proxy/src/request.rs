@@ -1,13 +1,17 @@
 //! A look into a JSON body for what the proxy must know, changing nothing and keeping nothing else.
 //!
 //! The body is walked once without building values. Only the top level counts: a `model` inside a message is the
-//! client's own business.
+//! client's own business. Of the prompt only an outline is kept, by which its beginning can be recognised.
 
 pub(crate) mod body;
+mod outline;
 
+use crate::prompt::Prompt;
 use dunlin_protocol::id::{self, ModelId};
+use outline::{Outline, Part};
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
-use std::fmt;
+use serde_json::value::RawValue;
+use std::{fmt, marker::PhantomData};
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
@@ -18,6 +22,8 @@ pub(crate) struct Peek {
     pub(crate) model: ModelId,
     /// Whether the answer is to come in pieces: `"stream": true` and nothing else, as engines read it.
     pub(crate) stream: bool,
+    /// What routing reads of its prompt.
+    pub(crate) prompt: Prompt,
 }
 
 /// Why a body can't be routed. The messages go to the client.
@@ -57,7 +63,7 @@ impl Error {
     }
 }
 
-/// Reads `model` and `stream`.
+/// Reads `model`, `stream` and the outline of the prompt.
 ///
 /// # Errors
 /// The body is not a JSON object with one `model` that is text.
@@ -66,7 +72,12 @@ pub(crate) fn peek(body: &[u8]) -> Result<Peek, Error> {
     if json.iter().all(u8::is_ascii_whitespace) {
         return Err(Error::Empty);
     }
-    let Fields { model, stream } = serde_json::from_slice(json).map_err(|error| syntax(json, &error))?;
+    // What is no UTF-8 inside a prompt is the engine's to judge, so then there is just no outline of it.
+    let fields = match serde_json::from_slice(json) {
+        Ok(Fields::<Outline<'_>> { model, stream, prompt }) => Ok((model, stream, Some(prompt))),
+        Err(_) => serde_json::from_slice(json).map(|Fields::<IgnoredAny> { model, stream, .. }| (model, stream, None)),
+    };
+    let (model, stream, outline) = fields.map_err(|error| syntax(json, &error))?;
     let model = match model {
         Field::Absent => return Err(Error::NoModel),
         Field::Twice => return Err(Error::Duplicate("model")),
@@ -76,7 +87,8 @@ pub(crate) fn peek(body: &[u8]) -> Result<Peek, Error> {
     if matches!(stream, Field::Twice) {
         return Err(Error::Duplicate("stream"));
     }
-    Ok(Peek { model, stream: matches!(stream, Field::Once(Scalar::True)) })
+    let prompt = outline.unwrap_or_default().prompt(&model, body.len());
+    Ok(Peek { model, stream: matches!(stream, Field::Once(Scalar::True)), prompt })
 }
 
 fn syntax(json: &[u8], error: &serde_json::Error) -> Error {
@@ -104,33 +116,52 @@ impl Field {
     }
 }
 
-#[derive(Default)]
-struct Fields {
+struct Fields<P> {
     model: Field,
     stream: Field,
+    prompt: P,
 }
 
-impl<'de> Deserialize<'de> for Fields {
+/// What becomes of the fields that make the prompt.
+trait Keep<'de>: Default {
+    fn keep<A: MapAccess<'de>>(&mut self, part: Part, map: &mut A) -> Result<(), A::Error>;
+}
+
+impl<'de> Keep<'de> for Outline<'de> {
+    fn keep<A: MapAccess<'de>>(&mut self, part: Part, map: &mut A) -> Result<(), A::Error> {
+        self.set(part, map.next_value::<&'de RawValue>()?.get().as_bytes());
+        Ok(())
+    }
+}
+
+impl<'de> Keep<'de> for IgnoredAny {
+    fn keep<A: MapAccess<'de>>(&mut self, _: Part, map: &mut A) -> Result<(), A::Error> {
+        map.next_value::<IgnoredAny>().map(|_| ())
+    }
+}
+
+impl<'de, P: Keep<'de>> Deserialize<'de> for Fields<P> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct TopLevel;
-        impl<'de> Visitor<'de> for TopLevel {
-            type Value = Fields;
+        struct TopLevel<P>(PhantomData<P>);
+        impl<'de, P: Keep<'de>> Visitor<'de> for TopLevel<P> {
+            type Value = Fields<P>;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object")
             }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
-                let mut fields = Fields::default();
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields<P>, A::Error> {
+                let mut fields = Fields { model: Field::Absent, stream: Field::Absent, prompt: P::default() };
                 while let Some(key) = map.next_key::<Key>()? {
                     match key {
                         Key::Model => fields.model.set(map.next_value()?),
                         Key::Stream => fields.stream.set(map.next_value()?),
+                        Key::Part(part) => fields.prompt.keep(part, &mut map)?,
                         Key::Other => _ = map.next_value::<IgnoredAny>()?,
                     }
                 }
                 Ok(fields)
             }
         }
-        deserializer.deserialize_map(TopLevel)
+        deserializer.deserialize_map(TopLevel(PhantomData))
     }
 }
 
@@ -138,6 +169,7 @@ impl<'de> Deserialize<'de> for Fields {
 enum Key {
     Model,
     Stream,
+    Part(Part),
     Other,
 }
 
@@ -153,7 +185,7 @@ impl<'de> Deserialize<'de> for Key {
                 Ok(match name {
                     "model" => Key::Model,
                     "stream" => Key::Stream,
-                    _ => Key::Other,
+                    _ => Part::named(name).map_or(Key::Other, Key::Part),
                 })
             }
         }

@@ -4,43 +4,66 @@
 //! the request waits (see [`crate::late`]) instead of queueing behind a guess.
 //!
 //! The ladder, one step per state of knowledge:
-//! 1. [`Step::Fresh`]: lowest expected wait, from reports young enough to be believed.
-//! 2. [`Step::Stale`]: fewest of this proxy's own requests in flight.
+//! 1. [`Step::Fresh`]: lowest expected time to the first token, from reports young enough to be believed.
+//! 2. [`Step::Stale`]: the same from this proxy's own requests, and the speeds that the replicas were last known for.
 //! 3. [`Step::RoundRobin`]: nothing known of any replica, so each in its turn.
 //!
 //! Missing, late or wrong reports never make an error: they only move a replica down the ladder.
 
 mod assess;
+mod expect;
 #[cfg(test)]
 mod tests;
 
 use assess::{Assessment, Tier};
-use dunlin_protocol::{id::ReplicaId, load::LoadReport};
-use rand::{Rng, RngExt, seq::SliceRandom};
+use dunlin_protocol::{
+    id::ReplicaId,
+    load::{LoadReport, RECENT_MODELS},
+};
+use rand::{Rng, seq::SliceRandom};
 use std::time::{Duration, Instant};
 
-/// Candidates whose expected waits differ by less than this factor are as good as equal: the choice between them is
-/// random, so that many proxies with the same reports don't all take the same replica.
-const NEAR_EQUAL: f64 = 1.2;
+/// Candidates whose expected times differ by less than this factor are as good as equal: the one with the fewest of our
+/// own requests is taken, else any, so that many proxies with the same reports don't all take the same replica.
+const NEAR_EQUAL: f64 = 1.15;
+/// So much shorter than that of the best free replica must the expected time at a full one be, for the request to wait
+/// for that.
+const WORTH_WAITING: f64 = 0.6;
 
 /// What is known of one replica that serves the model.
 #[derive(Debug, Clone)]
-pub(crate) struct Candidate {
+pub struct Candidate {
     /// Which replica.
-    pub(crate) replica: ReplicaId,
+    pub replica: ReplicaId,
     /// How it can be reached now.
-    pub(crate) reach: Reach,
+    pub reach: Reach,
+    /// There and back, where it was measured.
+    pub rtt: Option<Duration>,
     /// Slots by its announcement; 0 when only a topic record is known.
-    pub(crate) slots: u16,
+    pub slots: u16,
+    /// Why its engine may have to load the model first.
+    pub loads: Loads,
     /// Its newest load report.
-    pub(crate) load: Option<Load>,
+    pub load: Option<Load>,
     /// What this proxy itself knows.
-    pub(crate) own: Own,
+    pub own: Own,
+}
+
+/// What an engine holds beside the model that is asked for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Loads {
+    /// Nothing: its one model is always there.
+    #[default]
+    Never,
+    /// Adapters, of which this is one.
+    Adapter,
+    /// Several models, which it may load on demand.
+    Model,
 }
 
 /// How a replica can be reached, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Reach {
+pub enum Reach {
     /// Connected without a relay.
     Direct,
     /// Not dialled yet.
@@ -55,57 +78,130 @@ pub(crate) enum Reach {
 
 /// A load report, reduced to what routing reads.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Load {
+pub struct Load {
     /// When it arrived, on this machine's clock.
-    pub(crate) received: Instant,
+    pub received: Instant,
     /// Slots now.
-    pub(crate) slots: u16,
+    pub slots: u16,
     /// Requests in the engine and in the agent's short queue, sent through that agent.
-    pub(crate) admitted: u32,
-    /// Requests in the engine, whoever sent them, by its own metrics.
-    pub(crate) engine: Option<u32>,
-    /// Time to first token, else time per request: the engine's speed as its agent measured it, microseconds.
-    pub(crate) speed_us: Option<u32>,
+    pub admitted: u32,
+    /// Requests that the engine runs, whoever sent them, by its own metrics.
+    pub running: Option<u32>,
+    /// Requests that wait inside the engine.
+    pub waiting: u32,
+    /// As its agent measured it.
+    pub speed: Speed,
+    /// KiB of the prompts in flight.
+    pub in_flight_kib: u32,
+    /// New KiB of prompts of which no token has come.
+    pub unstarted_kib: u32,
+    /// How long the engine's streams have been silent.
+    pub silent: Duration,
+    /// Tags of the models served last.
+    pub recent: [u32; RECENT_MODELS],
     /// Share of the KV cache in use, thousandths.
-    pub(crate) kv_permille: Option<u16>,
+    pub kv_permille: Option<u16>,
     /// Takes nothing new.
-    pub(crate) draining: bool,
+    pub draining: bool,
+}
+
+/// An engine's measured speed, microseconds; `None` until there was traffic.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Speed {
+    /// To the first token of an empty prompt.
+    pub first_token_us: Option<f64>,
+    /// Added per KiB of prompt.
+    pub per_kib_us: Option<f64>,
+    /// From the first token to the end of an answer.
+    pub decode_us: Option<f64>,
+}
+
+impl Speed {
+    fn new(report: &LoadReport) -> Self {
+        let measured = &report.measured;
+        let us = |value: Option<u32>| value.map(f64::from);
+        // Answers in one piece tell of no first token: all of their time is taken for decoding.
+        let decode = measured.service_us.map(|whole| whole.saturating_sub(measured.ttft_us.unwrap_or(0)));
+        Self {
+            first_token_us: us(measured.first_token_us.or(measured.ttft_us)),
+            per_kib_us: us(measured.prefill_us_per_kib),
+            decode_us: us(decode),
+        }
+    }
 }
 
 impl Load {
     /// The part of `report` that routing reads.
-    pub(crate) fn new(report: &LoadReport, received: Instant) -> Self {
-        let engine = report.engine.and_then(|engine| Some(engine.running?.saturating_add(engine.waiting.unwrap_or(0))));
+    #[must_use]
+    pub fn new(report: &LoadReport, received: Instant) -> Self {
         Self {
             received,
             slots: report.slots,
             admitted: u32::from(report.in_flight) + u32::from(report.queued),
-            engine,
-            speed_us: report.measured.ttft_us.or(report.measured.service_us),
+            running: report.engine.and_then(|engine| engine.running),
+            waiting: report.engine.and_then(|engine| engine.waiting).unwrap_or(0),
+            speed: Speed::new(report),
+            in_flight_kib: report.measured.in_flight_kib,
+            unstarted_kib: report.measured.unstarted_kib,
+            silent: Duration::from_millis(report.measured.silent_ms.into()),
+            recent: report.measured.recent,
             kv_permille: report.engine.and_then(|engine| engine.kv_used_permille),
             draining: report.draining,
         }
     }
 }
 
+/// How much of what a report counts may have been ours.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Reported {
+    /// Requests in flight.
+    pub in_flight: u32,
+    /// KiB of their prompts.
+    pub in_flight_kib: u32,
+    /// New KiB of prompts of which no token had come.
+    pub unstarted_kib: u32,
+}
+
 /// What this proxy knows of a replica from its own requests.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Own {
+pub struct Own {
     /// Requests of this proxy that the replica has now.
-    pub(crate) in_flight: u32,
-    /// Of those, sent since the newest report arrived: the report can't count them.
-    pub(crate) sent_since: u32,
-    /// Ended since the newest report arrived: the report may still count them.
-    pub(crate) ended_since: u32,
+    pub in_flight: u32,
+    /// KiB of their prompts.
+    pub in_flight_kib: u32,
+    /// New KiB of the prompts sent there of which no token has come.
+    pub unstarted_kib: u32,
+    /// The same at most, while the newest report was on its way.
+    pub reported: Reported,
+    /// How long the oldest of those has been waiting for its first token.
+    pub unanswered: Duration,
+    /// KiB of this request's prompt that it holds from earlier ones.
+    pub cached_kib: u32,
+    /// As much more of it may have come there through other proxies.
+    pub home_kib: u32,
+    /// What it holds of earlier requests beside the prompt.
+    pub held: Held,
     /// Refused a request as `full` since the newest report, and so short a time ago that it still is.
-    pub(crate) refused: bool,
+    pub refused: bool,
     /// Whether its failures keep it out.
-    pub(crate) standing: Standing,
+    pub standing: Standing,
+}
+
+/// What a replica holds of a request's history that its prompt doesn't tell.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Held {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// It answered this session's last request.
+    Session,
+    /// It gave the response that the request builds on.
+    Response,
 }
 
 /// Whether a replica's failures keep it out of rotation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub enum Standing {
     /// In rotation.
     #[default]
     Good,
@@ -117,18 +213,22 @@ pub(crate) enum Standing {
 
 /// What is asked of the ranking besides the model.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Ask<'a> {
+pub struct Ask<'a> {
     /// Replicas on which this very request failed already.
-    pub(crate) tried: &'a [ReplicaId],
+    pub tried: &'a [ReplicaId],
     /// Grows with every request for the model: whose turn it is in round robin.
-    pub(crate) turn: u64,
+    pub turn: u64,
     /// A report older than this is not believed. Longer than the agents' heartbeat.
-    pub(crate) fresh: Duration,
+    pub fresh: Duration,
+    /// Size of the prompt, KiB.
+    pub kib: u32,
+    /// [`dunlin_protocol::load::model_tag`] of the model.
+    pub tag: u32,
 }
 
 /// The step of the ladder by which a replica was ranked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Step {
+pub enum Step {
     /// By a fresh report.
     Fresh,
     /// By own requests in flight.
@@ -139,7 +239,8 @@ pub(crate) enum Step {
 
 impl Step {
     /// As in the header `x-dunlin-route` and in metrics.
-    pub(crate) fn as_str(self) -> &'static str {
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Fresh => "fresh",
             Self::Stale => "stale",
@@ -148,42 +249,90 @@ impl Step {
     }
 }
 
-/// One candidate in its place.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Ranked {
-    /// Which.
-    pub(crate) replica: ReplicaId,
-    /// Why it stands where it does.
-    pub(crate) step: Step,
-    /// Whether a request may go there now; the free ones come first.
-    pub(crate) free: bool,
+/// Whether a request may go to a replica now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Room {
+    /// A slot is free.
+    Free,
+    /// Others have the slots as of the last report: one may have become free since, or soon will, and the agent holds a
+    /// request for that long. Of those who wait, one may try.
+    Maybe,
+    /// None.
+    Full,
 }
 
-/// Orders the usable candidates, best first. Draining ones are left out; ejected, suspect and already tried ones come
-/// last, and are free only when there is nobody else at all.
-pub(crate) fn rank(candidates: &[Candidate], ask: &Ask<'_>, now: Instant, rng: &mut impl Rng) -> Vec<Ranked> {
+/// One candidate in its place.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Ranked {
+    /// Which.
+    pub replica: ReplicaId,
+    /// Why it stands where it does.
+    pub step: Step,
+    /// Whether a request may go there now; the free ones come first.
+    pub room: Room,
+    /// Expected time to the first token, microseconds; with a share of what the answer keeps others waiting.
+    pub cost: f64,
+    /// Whether requests go there in the normal course.
+    pub in_rotation: bool,
+    /// KiB of the prompt that are new to it.
+    pub new_kib: u32,
+    /// Whether that is a guess about what other proxies did.
+    pub guess: bool,
+}
+
+/// Orders the usable candidates, best first. Draining ones are left out; ejected, suspect, silent and already tried ones
+/// come last, and are free only when there is nobody else at all.
+pub fn rank(candidates: &[Candidate], ask: &Ask<'_>, now: Instant, rng: &mut impl Rng) -> Vec<Ranked> {
     let mut view = assess::assess(candidates, ask, now);
     let step = pool_step(&view);
-    match step {
-        Step::Fresh => assess::expect_waits(&mut view),
-        Step::Stale => view.iter_mut().for_each(|one| one.cost = f64::from(one.own_in_flight)),
-        Step::RoundRobin => {}
+    if step != Step::RoundRobin {
+        expect::expect_times(&mut view);
     }
     only_first_tiers_are_free(&mut view);
     view.shuffle(rng);
     view.sort_by(|a, b| a.order().cmp(&b.order()).then(a.cost.total_cmp(&b.cost)));
     match step {
         Step::RoundRobin => take_turns(&mut view, ask.turn),
-        _ => mix_near_equals(&mut view, rng),
+        _ => mix_near_equals(&mut view),
     }
-    view.iter().map(|one| Ranked { replica: one.replica, step: one.step(step), free: one.free }).collect()
+    let ranked = |one: &Assessment| Ranked {
+        replica: one.replica,
+        step: one.step(step),
+        room: one.room,
+        cost: one.cost,
+        in_rotation: one.tier.in_rotation(),
+        new_kib: one.new_kib,
+        guess: one.guess,
+    };
+    view.iter().map(ranked).collect()
+}
+
+/// Share of the requests at these replicas that came from others, as far as reports tell: 0 to 1; `None`
+/// without any.
+#[must_use]
+pub fn share_of_others(candidates: &[Candidate]) -> Option<f64> {
+    let (others, all) = candidates.iter().fold((0, 0), |(others, all), one| {
+        let foreign = one.load.map_or(0, |load| load.admitted.saturating_sub(one.own.reported.in_flight));
+        (others + u64::from(foreign), all + u64::from(foreign) + u64::from(one.own.in_flight))
+    });
+    (all > 0).then(|| others as f64 / all as f64)
+}
+
+/// The full replica whose slot had better be waited for than the best of the free taken: the prompt is in its cache, or
+/// the free ones are so much slower.
+#[must_use]
+pub fn worth_waiting_for(ranked: &[Ranked]) -> Option<Ranked> {
+    let best = ranked.first().filter(|best| best.room == Room::Free && best.step != Step::RoundRobin)?;
+    let full = ranked.iter().filter(|one| one.room != Room::Free && one.in_rotation);
+    full.filter(|one| one.cost < best.cost * WORTH_WAITING).min_by(|a, b| a.cost.total_cmp(&b.cost)).copied()
 }
 
 /// The best step that any candidate in rotation allows.
 fn pool_step(view: &[Assessment]) -> Step {
-    let best = |of: &dyn Fn(&Assessment) -> bool| view.iter().filter(|one| one.tier.in_rotation()).any(of);
     let nobody_in_rotation = !view.iter().any(|one| one.tier.in_rotation());
-    let any = |of: &dyn Fn(&Assessment) -> bool| if nobody_in_rotation { view.iter().any(of) } else { best(of) };
+    let any = |of: &dyn Fn(&Assessment) -> bool| {
+        view.iter().filter(|one| nobody_in_rotation || one.tier.in_rotation()).any(of)
+    };
     if any(&|one| one.fresh) {
         Step::Fresh
     } else if any(&|one| one.reported || one.own_in_flight > 0) {
@@ -198,7 +347,9 @@ fn pool_step(view: &[Assessment]) -> Step {
 fn only_first_tiers_are_free(view: &mut [Assessment]) {
     let best = view.iter().map(|one| one.tier).min().unwrap_or(Tier::Direct);
     for one in view {
-        one.free &= one.tier.in_rotation() || one.tier == best;
+        if !one.tier.in_rotation() && one.tier != best {
+            one.room = Room::Full;
+        }
     }
 }
 
@@ -210,11 +361,12 @@ fn take_turns(view: &mut [Assessment], turn: u64) {
     group.rotate_left(usize::try_from(turn % len).unwrap_or(0));
 }
 
-/// Puts one of the leaders that are as good as equal in front, by chance.
-fn mix_near_equals(view: &mut [Assessment], rng: &mut impl Rng) {
+/// Puts the one of the leaders that has the fewest of our own requests in front; of equals, the first by chance.
+fn mix_near_equals(view: &mut [Assessment]) {
     let group = leading(view, |a, b| a.order() == b.order() && b.cost <= a.cost * NEAR_EQUAL);
-    if group.len() > 1 {
-        let chosen = rng.random_range(0..group.len());
+    let share = |one: &Assessment| f64::from(one.own_in_flight) / f64::from(one.slots);
+    let fewest = (0..group.len()).min_by(|&a, &b| share(&group[a]).total_cmp(&share(&group[b])));
+    if let Some(chosen) = fewest {
         group[..=chosen].rotate_right(1);
     }
 }

@@ -1,9 +1,9 @@
 //! The shell around [`Admission`]: requests wait here for their ticket, and a [`Pass`] gives its slot back when dropped.
 
-use super::{Admission, Decision, LONGEST_WAIT, Ticket};
+use super::{Admission, Decision, InLine, Ticket};
 use dunlin_protocol::hop::Fault;
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 use tokio::sync::{Notify, oneshot};
@@ -20,6 +20,8 @@ pub(crate) struct Gate {
 struct Inner {
     admission: Admission,
     calls: HashMap<Ticket, oneshot::Sender<()>>,
+    /// Tickets that another has taken the place of, and whose holders have not noticed yet.
+    displaced: HashSet<Ticket>,
 }
 
 /// What the gate holds now.
@@ -33,7 +35,7 @@ pub(crate) struct Counts {
 
 impl Gate {
     pub(crate) fn new(slots: u16) -> Self {
-        let inner = Inner { admission: Admission::new(slots), calls: HashMap::new() };
+        let inner = Inner { admission: Admission::new(slots), calls: HashMap::new(), displaced: HashSet::new() };
         Self { inner: Mutex::new(inner), moved: Notify::new() }
     }
 
@@ -42,26 +44,28 @@ impl Gate {
     }
 
     /// A slot, at once or after a short wait.
-    pub(crate) async fn enter(self: &Arc<Self>) -> Result<Pass, Fault> {
+    pub(crate) async fn enter(self: &Arc<Self>, line: InLine) -> Result<Pass, Fault> {
         let (ticket, called) = {
             let mut inner = self.lock();
-            match inner.admission.ask() {
+            match inner.admission.ask(line) {
                 Decision::Admitted => {
                     drop(inner);
                     self.moved.notify_waiters();
                     return Ok(Pass(Arc::clone(self)));
                 }
                 Decision::Refused(fault) => return Err(fault),
-                Decision::Wait(ticket) => {
-                    let (call, called) = oneshot::channel();
-                    inner.calls.insert(ticket, call);
-                    (ticket, called)
+                Decision::Wait(ticket) => (ticket, inner.expect(ticket)),
+                Decision::WaitInsteadOf(ticket, displaced) => {
+                    inner.displaced.insert(displaced);
+                    // Its holder notices that nobody will call any more.
+                    inner.calls.remove(&displaced);
+                    (ticket, inner.expect(ticket))
                 }
             }
         };
         // The caller may hang up while it waits: this drop guard then does the same as the time-out.
         let waiting = Waiting { gate: self, ticket, done: false };
-        match tokio::time::timeout(LONGEST_WAIT, called).await {
+        match tokio::time::timeout(line.patience, called).await {
             Ok(Ok(())) => Ok(waiting.take_pass()),
             _ => Err(Fault::Full),
         }
@@ -113,6 +117,12 @@ impl Gate {
 }
 
 impl Inner {
+    fn expect(&mut self, ticket: Ticket) -> oneshot::Receiver<()> {
+        let (call, called) = oneshot::channel();
+        self.calls.insert(ticket, call);
+        called
+    }
+
     fn call(&mut self, ticket: Ticket) {
         let heard = self.calls.remove(&ticket).is_some_and(|call| call.send(()).is_ok());
         if !heard {
@@ -157,6 +167,9 @@ impl Drop for Waiting<'_> {
         }
         let mut inner = self.gate.lock();
         inner.calls.remove(&self.ticket);
+        if inner.displaced.remove(&self.ticket) {
+            return;
+        }
         // Called in the same moment in which it gave up: the slot goes on to the next.
         if !inner.admission.give_up(self.ticket) {
             inner.leave();
@@ -167,14 +180,39 @@ impl Drop for Waiting<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
+    use crate::admit::LONGEST_WAIT;
+    use std::time::{Duration, Instant};
+
+    fn now() -> InLine {
+        InLine { since: Instant::now(), patience: LONGEST_WAIT }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_displaced_is_refused_at_once_and_keeps_no_slot() {
+        let gate = Arc::new(Gate::new(1));
+        let pass = gate.enter(now()).await.unwrap();
+        let later = gate.enter(now());
+        tokio::pin!(later);
+        assert!(futures::poll!(&mut later).is_pending());
+        let earlier = gate.enter(InLine { since: Instant::now() - Duration::from_secs(1), ..now() });
+        tokio::pin!(earlier);
+        assert!(futures::poll!(&mut earlier).is_pending());
+        assert_eq!(later.await.unwrap_err(), Fault::Full);
+        assert_eq!((gate.counts().in_flight, gate.counts().queued), (1, 1));
+        drop(pass);
+        let pass = earlier.await.unwrap();
+        assert_eq!((gate.counts().in_flight, gate.counts().queued), (1, 0));
+        drop(pass);
+        assert_eq!(gate.counts().in_flight, 0);
+        assert!(gate.lock().calls.is_empty() && gate.lock().displaced.is_empty());
+    }
 
     #[tokio::test(start_paused = true)]
     async fn waits_a_little_then_says_full() {
         let gate = Arc::new(Gate::new(1));
-        let pass = gate.enter().await.unwrap();
+        let pass = gate.enter(now()).await.unwrap();
         let started = tokio::time::Instant::now();
-        assert_eq!(gate.enter().await.unwrap_err(), Fault::Full);
+        assert_eq!(gate.enter(now()).await.unwrap_err(), Fault::Full);
         assert_eq!(started.elapsed(), LONGEST_WAIT);
         drop(pass);
         assert_eq!(gate.counts(), Counts { slots: 1, in_flight: 0, queued: 0, draining: false });
@@ -184,10 +222,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_next_gets_the_slot_at_once() {
         let gate = Arc::new(Gate::new(1));
-        let pass = gate.enter().await.unwrap();
+        let pass = gate.enter(now()).await.unwrap();
         let second = tokio::spawn({
             let gate = Arc::clone(&gate);
-            async move { gate.enter().await }
+            async move { gate.enter(now()).await }
         });
         tokio::time::sleep(Duration::from_millis(10)).await;
         assert_eq!(gate.counts().queued, 1);
@@ -201,9 +239,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_waiter_who_hangs_up_leaves_no_trace() {
         let gate = Arc::new(Gate::new(1));
-        let pass = gate.enter().await.unwrap();
+        let pass = gate.enter(now()).await.unwrap();
         {
-            let waiter = gate.enter();
+            let waiter = gate.enter(now());
             tokio::pin!(waiter);
             assert!(futures::poll!(&mut waiter).is_pending());
             // Called, and dropped before it could notice.

@@ -2,8 +2,8 @@
 
 use super::{Service, headers, refusal::Refusal, relay::Relay};
 use crate::{
-    admit::gate::Pass,
-    counters::Meter,
+    admit::{InLine, LONGEST_WAIT, gate::Pass},
+    counters::{self, Meter},
     engine::{EngineUrl, client::Error},
     outcomes::Outcome,
     replica::Replica,
@@ -15,9 +15,9 @@ use axum::{
 };
 use dunlin_protocol::{
     announcement::ReplicaState,
-    hop::{LOAD, MODEL, REPLICA_INDEX, model_from_header},
+    hop::{GUESS, LINE, LOAD, MODEL, PROMPT, REPLICA_INDEX, model_from_header},
     id::ModelId,
-    limits,
+    limits, load,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version};
 use std::{
@@ -97,12 +97,14 @@ async fn forward(service: &Arc<Service>, replica: &Arc<Replica>, request: Reques
     let takes_slot = head.method == Method::POST && !FREE.contains(&head.uri.path().strip_prefix(PREFIX).unwrap_or(""));
     head.uri = url.join(path).map_err(|error| Refusal::Unreachable(error.into()))?;
     head.version = Version::HTTP_11;
+    let measured = if takes_slot { measured(&head.headers) } else { counters::Request::default() };
+    let line = in_line(&head.headers);
     headers::strip_request(&mut head.headers);
     // Extensions carry the caller, which is none of the engine's business.
     head.extensions.clear();
 
-    let pass = if takes_slot { Some(replica.gate.enter().await?) } else { None };
-    let meter = Meter::start(Instant::now());
+    let pass = if takes_slot { Some(replica.gate.enter(line).await?) } else { None };
+    let meter = Meter::start(Arc::clone(&replica.counters), measured, Instant::now());
     let patience = Patience { replica, meter: &meter, done: false };
     let sent = tokio::time::timeout(FIRST_BYTE, service.client.send(Request::from_parts(head, body))).await;
     patience.end();
@@ -115,6 +117,29 @@ async fn forward(service: &Arc<Service>, replica: &Arc<Replica>, request: Reques
         }
     };
     relayed(service, replica, answer, pass, meter)
+}
+
+fn measured(headers: &HeaderMap) -> counters::Request {
+    let (kib, new_kib) = numbers(headers, PROMPT);
+    let model = model(headers).map_or(0, |model| load::model_tag(&model));
+    let guess = headers.get(PROMPT).is_some_and(|value| value.as_bytes().ends_with(GUESS.as_bytes()));
+    counters::Request { kib: kib.unwrap_or(0), new_kib: new_kib.filter(|new| Some(*new) <= kib), guess, model }
+}
+
+/// Where it stands among those who wait for a slot.
+fn in_line(headers: &HeaderMap) -> InLine {
+    let (waited, patience) = numbers(headers, LINE);
+    let ms = |ms: u32| Duration::from_millis(ms.into());
+    let since = Instant::now().checked_sub(waited.map_or(Duration::ZERO, ms));
+    let patience = patience.map_or(LONGEST_WAIT, ms).min(LONGEST_WAIT);
+    InLine { since: since.unwrap_or_else(Instant::now), patience }
+}
+
+/// One or two numbers, with a space between.
+fn numbers(headers: &HeaderMap, name: &str) -> (Option<u32>, Option<u32>) {
+    let text = headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let mut numbers = text.split(' ').map(|number| number.parse().ok());
+    (numbers.next().flatten(), numbers.next().flatten())
 }
 
 /// Sees a client hang up before the engine has said anything.

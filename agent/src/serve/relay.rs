@@ -75,7 +75,7 @@ impl Relay {
         self.ended = true;
         self.replica.outcomes.count(self.outcome);
         if self.counts_as_answer {
-            self.meter.finish(&self.replica.counters, Instant::now());
+            self.meter.finish(Instant::now());
             self.replica.health().saw(Traffic::Answered);
         }
         self.pass = None;
@@ -129,7 +129,7 @@ impl Body for Relay {
                 Some(Ok(frame)) if frame.is_data() => {
                     if this.stream {
                         this.last = Instant::now();
-                        this.meter.chunk(&this.replica.counters, this.last);
+                        this.meter.chunk(this.last);
                     }
                     return Poll::Ready(Some(Ok(frame)));
                 }

@@ -131,8 +131,25 @@ pub(crate) fn announcement() -> impl Strategy<Value = (u8, Announcement)> {
 }
 
 fn measured() -> impl Strategy<Value = Measured> {
-    (any::<Option<u32>>(), any::<Option<u32>>(), any::<Option<u32>>(), any::<u32>())
-        .prop_map(|(ttft_us, itl_us, service_us, chunks_per_s)| Measured { ttft_us, itl_us, service_us, chunks_per_s })
+    let averages = (any::<Option<u32>>(), any::<Option<u32>>(), any::<Option<u32>>(), any::<u32>());
+    let prefill = (any::<Option<u32>>(), any::<Option<u32>>(), any::<[u32; 2]>(), any::<u16>(), any::<[u32; 4]>());
+    (averages, prefill).prop_map(
+        |(
+            (ttft_us, itl_us, service_us, chunks_per_s),
+            (first_token_us, prefill_us_per_kib, [in_flight_kib, unstarted_kib], silent_ms, recent),
+        )| Measured {
+            ttft_us,
+            itl_us,
+            service_us,
+            chunks_per_s,
+            first_token_us,
+            prefill_us_per_kib,
+            in_flight_kib,
+            unstarted_kib,
+            silent_ms,
+            recent,
+        },
+    )
 }
 
 fn engine_load() -> impl Strategy<Value = EngineLoad> {

@@ -3,8 +3,9 @@
 use super::{Ask, Dispatcher};
 use crate::{
     errors::Cause,
-    http::{answer::Relay, headers},
+    http::{answer::Relay, endpoint::Dialect, headers},
     pool::Lease,
+    prompt,
 };
 use bytes::Bytes;
 use dunlin_node::{
@@ -13,7 +14,7 @@ use dunlin_node::{
 };
 use dunlin_protocol::{
     hop::{self, Fault},
-    id::{PeerId, ReplicaId},
+    id::PeerId,
     load::LoadReport,
 };
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
@@ -24,6 +25,8 @@ use tokio::time;
 
 /// Body bytes after which a replica gets twice the time to its first byte.
 const LONG_PROMPT: usize = 256 << 10;
+/// Bytes at the beginning of a response in which its id is looked for.
+const RESPONSE_HEAD: usize = 1024;
 /// How much longer the deadline gets at most for a long prompt, and for an answer in one piece, which begins when all of
 /// it has been generated.
 const PATIENCE: u32 = 5;
@@ -45,8 +48,7 @@ pub(super) enum Failure {
 impl Dispatcher {
     /// Asks the leased replica and waits for the first byte of its answer.
     pub(super) async fn attempt(&self, ask: &Ask, mut lease: Lease) -> Result<Response<Relay>, Failure> {
-        let replica = lease.replica();
-        let answer = match time::timeout(self.patience(ask), self.first_byte(ask, replica)).await {
+        let answer = match time::timeout(self.patience(ask), self.first_byte(ask, &lease)).await {
             Err(_) => Err(Refused::Failed(Cause::Timeout)),
             Ok(answer) => answer,
         };
@@ -59,7 +61,7 @@ impl Dispatcher {
             Err(Refused::Draining) => return Err(Failure::Draining),
             // No failure of the replica: it may well serve its other models.
             Err(Refused::Untouched(Cause::NotServed)) => {
-                lease.lacks(&ask.peek.model);
+                lease.lacks(&ask.want.model);
                 return Err(Failure::Untouched(Cause::NotServed));
             }
             Err(Refused::Untouched(cause)) => {
@@ -78,6 +80,11 @@ impl Dispatcher {
         } else if !failing {
             lease.answered();
         }
+        if ask.dialect == Dialect::Responses
+            && let Some(response) = first.as_deref().and_then(response_id)
+        {
+            lease.holds(response);
+        }
         headers::to_client(answer.headers_mut());
         answer.headers_mut().insert(headers::REPLICA, lease.name().clone());
         answer.headers_mut().insert(headers::ROUTE, HeaderValue::from_static(lease.step().as_str()));
@@ -94,13 +101,10 @@ impl Dispatcher {
     }
 
     /// Sends the request and reads up to the first piece of the answer's body.
-    async fn first_byte(
-        &self,
-        ask: &Ask,
-        replica: ReplicaId,
-    ) -> Result<(Response<ResponseBody>, Option<Bytes>), Refused> {
+    async fn first_byte(&self, ask: &Ask, lease: &Lease) -> Result<(Response<ResponseBody>, Option<Bytes>), Refused> {
+        let replica = lease.replica();
         self.connect(replica.peer).await?;
-        let mut answer = self.handle.hop().send(replica.peer, request(ask, replica)).await.map_err(|error| {
+        let mut answer = self.handle.hop().send(replica.peer, request(ask, lease)).await.map_err(|error| {
             tracing::debug!(%replica, %error, "not answered");
             match error {
                 SendError::NotSent(_, Unsent::Full(_)) => Refused::Full,
@@ -144,7 +148,7 @@ impl Dispatcher {
 
     fn patience(&self, ask: &Ask) -> Duration {
         let long = 1 + u32::try_from(ask.body.len() / LONG_PROMPT).unwrap_or(PATIENCE);
-        let factor = if ask.peek.stream { long.min(PATIENCE) } else { PATIENCE };
+        let factor = if ask.want.stream { long.min(PATIENCE) } else { PATIENCE };
         self.first_byte * factor
     }
 }
@@ -165,12 +169,15 @@ enum Refused {
     Untouched(Cause),
 }
 
-fn request(ask: &Ask, replica: ReplicaId) -> Request<Body> {
+fn request(ask: &Ask, lease: &Lease) -> Request<Body> {
     let mut request = Request::new(Body::from(ask.body.clone()));
     *request.method_mut() = ask.method.clone();
     // A path that was valid stays so behind a prefix.
     *request.uri_mut() = format!("/engine{}", ask.path).parse().unwrap_or_default();
-    *request.headers_mut() = headers::to_engine(&ask.headers, replica, &ask.peek.model, &ask.id);
+    *request.headers_mut() = headers::to_engine(&ask.headers, lease.replica(), &ask.want.model, &ask.id);
+    for (name, value) in lease.headers() {
+        request.headers_mut().extend(value.map(|value| (name, value)));
+    }
     request
 }
 
@@ -205,6 +212,17 @@ async fn first_piece(body: &mut ResponseBody) -> Result<Option<Bytes>, Refused> 
         }
     }
     Ok(None)
+}
+
+/// The hash of the id of a response, on which the client may build its next request: in the first event of a stream and
+/// at the beginning of a whole answer.
+fn response_id(first: &[u8]) -> Option<u64> {
+    const ID: &[u8] = b"\"id\":";
+    let head = &first[..first.len().min(RESPONSE_HEAD)];
+    let after = memchr::memmem::find(head, ID)? + ID.len();
+    let value = head.get(after..)?.trim_ascii_start().strip_prefix(b"\"")?;
+    let id = &value[..memchr::memchr(b'"', value)?];
+    id.starts_with(b"resp_").then(|| prompt::hash(id))
 }
 
 fn is_event_stream(headers: &HeaderMap) -> bool {

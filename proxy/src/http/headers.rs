@@ -1,6 +1,6 @@
 //! Which headers pass in either direction, and those that the front door adds.
 
-use crate::{auth, errors::Error};
+use crate::{auth, errors::Error, prompt};
 use dunlin_protocol::{
     hop,
     id::{ModelId, ReplicaId},
@@ -14,6 +14,8 @@ pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id"
 pub(crate) const REPLICA: HeaderName = HeaderName::from_static("x-dunlin-replica");
 /// The step of the routing ladder by which it was chosen.
 pub(crate) const ROUTE: HeaderName = HeaderName::from_static("x-dunlin-route");
+/// Which session a request belongs to, in the client's own words: its requests go to one replica where that is no slower.
+const SESSION: HeaderName = HeaderName::from_static("x-session-id");
 /// All headers of a request, bytes: less than what the hop carries.
 pub(crate) const MAX_BYTES: usize = 32 << 10;
 /// Longest request id that is taken over.
@@ -36,6 +38,11 @@ const NOT_TO_ENGINES: [&str; 11] = [
 ];
 /// What an engine says of itself as a web server.
 const NOT_TO_CLIENTS: [&str; 2] = ["set-cookie", "www-authenticate"];
+
+/// The session that the client names.
+pub(crate) fn session(client: &HeaderMap) -> Option<u64> {
+    client.get(SESSION).map(HeaderValue::as_bytes).filter(|name| !name.is_empty()).map(prompt::hash)
+}
 
 /// Refuses a head that the hop could not carry.
 pub(crate) fn check_size(client: &HeaderMap) -> Result<(), Error> {

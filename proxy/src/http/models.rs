@@ -95,7 +95,7 @@ mod tests {
     use dunlin_node::directory::{Event, Rights};
     use dunlin_protocol::{
         announcement::Announcement,
-        id::{PeerId, ReplicaId, RuntimeName, Version},
+        id::{PeerId, ReplicaId, Role, Roles, RuntimeName, Version},
         pattern::Models,
         record::Continuation,
     };
@@ -108,7 +108,7 @@ mod tests {
             context: *context,
         });
         let peer = PeerId::random();
-        let rights = Rights { agent: true, models: Models::Any, issued_at: 0 };
+        let rights = Rights { roles: Roles::NONE.with(Role::Agent), models: Models::Any, issued_at: 0 };
         directory.apply(Event::Member { peer, rights }, Instant::now());
         let announcement = Announcement {
             replica: ReplicaId { peer, index: 0 },

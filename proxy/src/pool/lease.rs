@@ -1,99 +1,99 @@
 //! One request's hold on a replica: counted from the choice to the end of the answer, however it ends.
 
 use super::Pool;
-use crate::route::{Ranked, Step};
-use dunlin_protocol::id::{ModelId, ReplicaId};
-use http::HeaderValue;
+use crate::{balance::Grant, route::Step};
+use dunlin_protocol::{
+    hop,
+    id::{ModelId, ReplicaId},
+};
+use http::{HeaderName, HeaderValue};
 use std::{sync::Arc, time::Instant};
 
 /// A slot of a replica, ours until dropped.
 pub(crate) struct Lease {
     pool: Arc<Pool>,
-    best: Ranked,
-    name: HeaderValue,
-    /// It is the one request that tries an ejected replica, and has no verdict yet.
-    probe: bool,
+    grant: Grant,
 }
 
 impl Lease {
-    pub(super) fn new(pool: Arc<Pool>, best: Ranked, name: HeaderValue, probe: bool) -> Self {
+    pub(super) fn new(pool: Arc<Pool>, grant: Grant) -> Self {
         pool.metrics.in_flight.inc();
-        Self { pool, best, name, probe }
+        Self { pool, grant }
     }
 
     /// Who is to be asked.
     pub(crate) fn replica(&self) -> ReplicaId {
-        self.best.replica
+        self.grant.replica
     }
 
     /// The same as a header's value.
     pub(crate) fn name(&self) -> &HeaderValue {
-        &self.name
+        &self.grant.name
     }
 
     /// How it was chosen.
     pub(crate) fn step(&self) -> Step {
-        self.best.step
+        self.grant.step
     }
 
-    /// The replica begins to answer. That is enough to end its probation, but not to forget earlier failures: its
-    /// answers may all break off.
+    /// What the agent is to know of the request: the values of [`hop::PROMPT`] and [`hop::LINE`].
+    pub(crate) fn headers(&self) -> [(HeaderName, Option<HeaderValue>); 2] {
+        let Grant { kib, new_kib, guess, waited, patience, .. } = &self.grant;
+        let prompt = match new_kib {
+            Some(new) if *guess => format!("{kib} {new} {}", hop::GUESS),
+            Some(new) => format!("{kib} {new}"),
+            None => kib.to_string(),
+        };
+        let line = format!("{} {}", waited.as_millis(), patience.as_millis());
+        // Digits are always a header value.
+        [(hop::PROMPT, prompt), (hop::LINE, line)]
+            .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::try_from(value).ok()))
+    }
+
+    /// The replica begins to answer.
     pub(crate) fn answered(&mut self) {
-        if self.probe {
-            self.succeeded();
-        }
+        self.pool.balancer().begin(&mut self.grant, Instant::now());
     }
 
     /// The replica answered to the end.
     pub(crate) fn succeeded(&mut self) {
-        self.probe = false;
-        if let Some(record) = self.pool.state().records.get_mut(&self.best.replica) {
-            record.breaker.on_success();
-        }
+        self.pool.balancer().succeed(&mut self.grant);
     }
 
     /// The replica failed.
     pub(crate) fn failed(&mut self) {
-        self.probe = false;
-        let mut state = self.pool.state();
-        let super::State { records, rng, .. } = &mut *state;
-        let Some(record) = records.get_mut(&self.best.replica) else { return };
-        if record.breaker.on_failure(Instant::now(), rng) {
+        if self.pool.balancer().fail(&mut self.grant, Instant::now()) {
             self.pool.metrics.ejections.inc();
-            tracing::warn!(replica = %self.best.replica, "replica ejected after failures");
+            tracing::warn!(replica = %self.grant.replica, "replica ejected after failures");
         }
+    }
+
+    /// The replica gave the response of this hash, on which later requests may build.
+    pub(crate) fn holds(&self, response: u64) {
+        self.pool.balancer().holds(&self.grant.replica, response);
     }
 
     /// The replica doesn't serve `model`, whatever its announcement says.
     pub(crate) fn lacks(self, model: &ModelId) {
-        if let Some(record) = self.pool.state().records.get_mut(&self.best.replica) {
-            record.lacks(model, Instant::now());
-        }
+        self.pool.balancer().lacks(&self.grant.replica, model, Instant::now());
     }
 
     /// The replica refused for being full.
     pub(crate) fn refused(self) {
-        let replica = self.best.replica;
+        let replica = self.grant.replica;
         let pool = self.pool.clone();
         // The slot first: its end clears an older refusal.
         drop(self);
-        if let Some(record) = pool.state().records.get_mut(&replica) {
-            record.refuse(Instant::now());
-        }
+        pool.balancer().refuse(&replica, Instant::now());
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
         self.pool.metrics.in_flight.dec();
-        let mut state = self.pool.state();
-        if let Some(record) = state.records.get_mut(&self.best.replica) {
-            record.end(Instant::now());
-            if self.probe {
-                record.breaker.on_no_verdict();
-            }
-        }
-        if state.line.len() > 0 {
+        let mut balancer = self.pool.balancer();
+        balancer.end(&mut self.grant, Instant::now());
+        if balancer.waiting() > 0 {
             self.pool.wake.notify_one();
         }
     }
@@ -101,6 +101,6 @@ impl Drop for Lease {
 
 impl std::fmt::Debug for Lease {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Lease").field(&self.best).finish()
+        f.debug_tuple("Lease").field(&self.grant).finish()
     }
 }

@@ -1,7 +1,7 @@
 //! What the directory says of one model's replicas, taken out so that nothing is decided under its lock.
 
 use super::{Unserved, lives};
-use crate::route::{Candidate, Load, Own, Reach};
+use crate::route::{Candidate, Load, Loads, Own, Reach};
 use dunlin_node::directory::{Directory, Reachability, Replica};
 use dunlin_protocol::{
     announcement::ReplicaState,
@@ -28,7 +28,7 @@ impl Seen {
                 seen.connected = Some(replica.id);
             }
             match replica.state {
-                ReplicaState::Ready => seen.ready.push(candidate(replica)),
+                ReplicaState::Ready => seen.ready.push(candidate(replica, model)),
                 // What fails now may be well again, or be started again, within a request's patience.
                 ReplicaState::Starting | ReplicaState::Unhealthy => seen.starting = true,
                 ReplicaState::Draining | ReplicaState::Gone => {}
@@ -53,18 +53,26 @@ impl Seen {
     }
 }
 
-fn candidate(replica: &Replica) -> Candidate {
-    Candidate {
-        replica: replica.id,
-        reach: match replica.reachability {
-            Reachability::Connected { relayed: false, .. } => Reach::Direct,
-            Reachability::Connected { relayed: true, .. } => Reach::Relayed,
-            Reachability::Unknown => Reach::Unknown,
-            Reachability::Suspect => Reach::Suspect,
-            Reachability::Disconnected => Reach::Gone,
-        },
-        slots: replica.slots,
-        load: replica.load.as_ref().map(|(report, received)| Load::new(report, *received)),
-        own: Own::default(),
+fn candidate(replica: &Replica, model: &ModelId) -> Candidate {
+    let (reach, rtt) = match replica.reachability {
+        Reachability::Connected { relayed: false, rtt } => (Reach::Direct, rtt),
+        Reachability::Connected { relayed: true, rtt } => (Reach::Relayed, rtt),
+        Reachability::Unknown => (Reach::Unknown, None),
+        Reachability::Suspect => (Reach::Suspect, None),
+        Reachability::Disconnected => (Reach::Gone, None),
+    };
+    let load = replica.load.as_ref().map(|(report, received)| Load::new(report, *received));
+    let loads = loads(replica, model);
+    Candidate { replica: replica.id, reach, rtt, slots: replica.slots, loads, load, own: Own::default() }
+}
+
+fn loads(replica: &Replica, model: &ModelId) -> Loads {
+    if replica.models.len() < 2 {
+        return Loads::Never;
+    }
+    match replica.models.iter().find(|served| served.id == *model) {
+        Some(served) if served.parent.is_some() => Loads::Adapter,
+        Some(_) if replica.models.iter().any(|other| other.id != *model && other.parent.is_none()) => Loads::Model,
+        _ => Loads::Never,
     }
 }

@@ -13,7 +13,7 @@ fn err(body: &str) -> Error {
 #[test]
 fn reads_model_and_stream_wherever_they_stand() {
     let peek = ok(r#" {"messages":[{"model":"inner","stream":true}],"stream":true,"model":"Qwen/Qwen3-8B"} "#);
-    assert_eq!(peek, Peek { model: ModelId::new("Qwen/Qwen3-8B").unwrap(), stream: true });
+    assert_eq!((peek.model.as_str(), peek.stream), ("Qwen/Qwen3-8B", true));
     assert!(!ok(r#"{"model":"m","messages":[{"stream":true}]}"#).stream);
 }
 
@@ -97,4 +97,54 @@ proptest! {
             let _ = peek(&text.as_bytes()[..end]);
         }
     }
+}
+
+fn common(a: &str, b: &str) -> u64 {
+    let (a, b) = (ok(a).prompt, ok(b).prompt);
+    let shared = a.blocks.iter().zip(&b.blocks).take_while(|(a, b)| a == b);
+    shared.last().map_or(0, |(block, _)| block.end)
+}
+
+#[test]
+fn the_next_turn_of_a_conversation_begins_like_the_one_before() {
+    let said = |text: &str| json!({"role": "user", "content": text.repeat(40)});
+    let first = json!({"model": "m", "stream": true, "messages": [said("alpha"), said("beta")]}).to_string();
+    let second =
+        json!({"model": "m", "messages": [said("alpha"), said("beta"), said("gamma")], "top_p": 1}).to_string();
+    let other = json!({"model": "m", "messages": [said("gamma"), said("beta")]}).to_string();
+    assert!(common(&first, &second) >= 256, "{}", common(&first, &second));
+    assert_eq!(common(&first, &other), 0);
+    let adapter = first.replace("\"m\"", "\"adapter\"");
+    assert_eq!(common(&first, &adapter), 0, "an adapter's KV cache is its own");
+    assert!(ok(&first).prompt.bytes > 300);
+}
+
+#[test]
+fn tools_and_system_prompts_come_before_the_conversation() {
+    let tools = json!([{"type": "function", "function": {"name": "x".repeat(300)}}]);
+    let body = |tools: &Value, text: &str| json!({"model": "m", "tools": tools, "system": "y".repeat(200), "messages": [text]});
+    let (one, two) = (body(&tools, "a").to_string(), body(&tools, "b").to_string());
+    assert!(common(&one, &two) >= 384);
+    assert_eq!(common(&one, &body(&json!([]), "a").to_string()), 0);
+}
+
+#[test]
+fn sessions_and_earlier_responses_are_noticed() {
+    let prompt = |body: &str| ok(body).prompt;
+    let one = prompt(r#"{"model":"m","user":"u1"}"#);
+    assert!(one.session.is_some() && one.previous.is_none());
+    assert_eq!(one.session, prompt(r#"{"user":"u1","model":"other"}"#).session);
+    assert_ne!(one.session, prompt(r#"{"model":"m","prompt_cache_key":"u2"}"#).session);
+    for none in ["null", "\"\"", "7", "{}"] {
+        assert_eq!(prompt(&format!(r#"{{"model":"m","user":{none}}}"#)).session, None, "{none}");
+    }
+    let previous = prompt(r#"{"model":"m","previous_response_id":"resp_1","input":"x"}"#).previous;
+    assert_eq!(previous, Some(crate::prompt::hash(&b"resp_1"[..])));
+}
+
+/// The engine's to judge, not ours.
+#[test]
+fn a_prompt_that_is_no_utf_8_passes_without_an_outline() {
+    let peek = peek(b"{\"model\":\"m\",\"prompt\":\"\xff\xfe\"}").unwrap();
+    assert_eq!((peek.model.as_str(), peek.prompt.blocks.len()), ("m", 0));
 }

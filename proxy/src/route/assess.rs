@@ -1,19 +1,21 @@
-//! What each candidate is worth: whether its report is believed, whether it has a slot free, and the expected wait.
+//! What each candidate is: whether its report is believed, in which class of preference it stands, whether it has a slot
+//! free.
 
-use super::{Ask, Candidate, Reach, Standing, Step};
+use super::{Ask, Candidate, Held, Load, Loads, Reach, Room, Speed, Standing, Step};
 use dunlin_protocol::id::ReplicaId;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Slots presumed of a replica known only by its topic record. Agents refuse what is too much, so too high a guess
 /// costs one round trip.
 const PRESUMED_SLOTS: u32 = 64;
-/// The slowest replica is taken for at most this many times slower than the fastest: one bad measurement (a cold start)
-/// must not shut a replica out for ever.
-const SLOWEST: f64 = 8.0;
-/// From this share of the KV cache on, engines begin to preempt and recompute.
-const KV_PRESSURE_PERMILLE: u16 = 800;
-/// How much slower a replica counts with its KV cache full.
-const KV_FULL_FACTOR: f64 = 4.0;
+/// A KV cache that is used less than this, thousandths, tells too little of its size, and has room enough.
+const KV_TELLS_PERMILLE: u16 = 300;
+/// Streams that have begun and are silent together for so long make a replica the last choice.
+const SILENT: Duration = Duration::from_millis(1000);
+/// A first token that is late by this, and by [`LATE`] times what was expected, does the same.
+const LATE_BY: Duration = Duration::from_millis(1500);
+/// Times the expected time to the first token.
+const LATE: f64 = 4.0;
 
 /// Classes of preference that no load outweighs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,9 +26,11 @@ pub(super) enum Tier {
     Unknown,
     /// Only through a relay.
     Relayed,
+    /// Its engine says nothing, to anybody.
+    Silent,
     /// This request failed there already.
     Tried,
-    /// Silent.
+    /// Its connection is silent.
     Suspect,
     /// Lost.
     Gone,
@@ -46,28 +50,39 @@ impl Tier {
 pub(super) struct Assessment {
     pub(super) replica: ReplicaId,
     pub(super) tier: Tier,
-    /// Has a slot and may be used.
-    pub(super) free: bool,
+    pub(super) room: Room,
     /// Its report is young enough.
     pub(super) fresh: bool,
     /// Its report has no numbers of the engine itself, only the agent's own counts.
-    mute: bool,
+    pub(super) mute: bool,
     /// There is a report of whatever age.
     pub(super) reported: bool,
     pub(super) own_in_flight: u32,
     /// Lower is better, within equal [`Assessment::order`].
     pub(super) cost: f64,
     /// Requests that the replica is presumed to have.
-    work: u32,
-    slots: u32,
-    speed_us: Option<u32>,
-    kv_permille: Option<u16>,
+    pub(super) work: u32,
+    pub(super) slots: u32,
+    pub(super) speed: Speed,
+    pub(super) kv_permille: Option<u16>,
+    /// How long its engine's streams have been silent.
+    pub(super) silent: Duration,
+    /// KiB that are to be prefilled before this request.
+    pub(super) ahead_kib: u32,
+    /// KiB of this request that are to be prefilled.
+    pub(super) new_kib: u32,
+    /// Whether that is a guess about what other proxies did.
+    pub(super) guess: bool,
+    pub(super) held: Held,
+    pub(super) rtt: Option<Duration>,
+    /// What its engine must load first.
+    pub(super) loads: Loads,
 }
 
 impl Assessment {
     /// What comes before cost.
-    pub(super) fn order(&self) -> (bool, Tier) {
-        (!self.free, self.tier)
+    pub(super) fn order(&self) -> (Room, Tier) {
+        (self.room, self.tier)
     }
 
     /// The step that applied to this one when the pool as a whole stands on `pool`.
@@ -94,29 +109,69 @@ fn assess_one(candidate: &Candidate, ask: &Ask<'_>, now: Instant) -> Option<Asse
         None | Some(0) => PRESUMED_SLOTS,
         Some(slots) => u32::from(slots),
     };
-    // Own requests are known exactly; the report adds those of other proxies, as of when it was made.
-    let busy = match believed {
-        Some(load) => load.admitted.saturating_add(own.sent_since).saturating_sub(own.ended_since).max(own.in_flight),
-        None => own.in_flight,
-    };
-    let engine = believed.and_then(|load| load.engine);
+    // Our own requests are known exactly; the report adds those of others, as of when it was made.
+    let others = believed.map_or(0, |load| load.admitted.saturating_sub(own.reported.in_flight));
+    let busy = own.in_flight.saturating_add(others);
+    // An engine that lets requests wait runs as many as it can, whatever its slots: its KV cache is full.
+    let limit = believed.filter(|load| load.waiting > 0).and_then(|load| load.running);
+    let slots = limit.map_or(slots, |running| slots.min(running.max(1)));
+    let in_engine = believed.and_then(|load| Some(load.running?.saturating_add(load.waiting))).unwrap_or(0);
+    // Whoever else uses the engine takes its slots as well.
+    let outside = in_engine.saturating_sub(believed.map_or(0, |load| load.admitted));
+    let busy = busy.saturating_add(outside);
+    // Whoever refuses is full, whatever it said before.
+    let busy = if own.refused { busy.max(slots) } else { busy };
+    let others_kib = believed.map_or(0, |load| load.unstarted_kib.saturating_sub(own.reported.unstarted_kib));
+    let speed = candidate.load.map(|load| load.speed).unwrap_or_default();
+    let loaded = candidate.load.is_some_and(|load| load.recent.contains(&ask.tag));
     Some(Assessment {
         replica: candidate.replica,
-        tier: tier(candidate, ask),
-        free: busy < slots && !own.refused,
+        tier: tier(candidate, believed.map_or(Duration::ZERO, |load| load.silent), &speed, ask),
+        room: room(busy, slots, others, own.refused || !fits(candidate, believed, ask.kib)),
         fresh: believed.is_some(),
-        mute: engine.is_none(),
+        mute: believed.is_none_or(|load| load.running.is_none()),
         reported: candidate.load.is_some(),
         own_in_flight: own.in_flight,
         cost: 0.0,
-        work: busy.max(engine.unwrap_or(0)),
+        work: busy,
         slots,
-        speed_us: believed.and_then(|load| load.speed_us),
+        speed,
         kv_permille: believed.and_then(|load| load.kv_permille),
+        silent: believed.map_or(Duration::ZERO, |load| load.silent),
+        ahead_kib: own.unstarted_kib.saturating_add(others_kib),
+        new_kib: ask.kib.saturating_sub(own.cached_kib.saturating_add(own.home_kib)),
+        guess: own.home_kib > 0,
+        held: own.held,
+        rtt: candidate.rtt,
+        loads: if loaded { Loads::Never } else { candidate.loads },
     })
 }
 
-fn tier(candidate: &Candidate, ask: &Ask<'_>) -> Tier {
+/// Whether the KV cache has room for a prompt of `kib` more. How large it is, in KiB of prompts, the share in use and the
+/// prompts that use it tell.
+fn fits(candidate: &Candidate, believed: Option<Load>, kib: u32) -> bool {
+    let own = candidate.own;
+    let Some((load, permille)) = believed.and_then(|load| Some((load, load.kv_permille?))) else { return true };
+    if permille < KV_TELLS_PERMILLE || load.in_flight_kib == 0 {
+        return true;
+    }
+    let capacity = f64::from(load.in_flight_kib) * 1000.0 / f64::from(permille);
+    let others = load.in_flight_kib.saturating_sub(own.reported.in_flight_kib);
+    let used = f64::from(own.in_flight_kib) + f64::from(others);
+    // With nothing in it, it takes whatever it ever can.
+    used == 0.0 || used + f64::from(kib) <= capacity
+}
+
+fn room(busy: u32, slots: u32, others: u32, refused: bool) -> Room {
+    match busy < slots {
+        _ if refused => Room::Full,
+        true => Room::Free,
+        false if others > 0 => Room::Maybe,
+        false => Room::Full,
+    }
+}
+
+fn tier(candidate: &Candidate, silent: Duration, speed: &Speed, ask: &Ask<'_>) -> Tier {
     if candidate.own.standing == Standing::Ejected {
         return Tier::Ejected;
     }
@@ -124,40 +179,19 @@ fn tier(candidate: &Candidate, ask: &Ask<'_>) -> Tier {
         Reach::Suspect => Tier::Suspect,
         Reach::Gone => Tier::Gone,
         _ if ask.tried.contains(&candidate.replica) => Tier::Tried,
+        _ if silent >= SILENT || is_late(candidate, speed) => Tier::Silent,
         Reach::Direct => Tier::Direct,
         Reach::Unknown => Tier::Unknown,
         Reach::Relayed => Tier::Relayed,
     }
 }
 
-/// Sets each cost to the expected wait to the first token, microseconds: work ahead over slots, at the measured speed.
-///
-/// A replica whose report is too old is presumed to be as busy as the fresh ones are on average: it is neither shunned
-/// nor, however idle it was when last heard, the winner of every pick. The same holds for one whose engine gives no
-/// numbers beside others that do: what comes to it from elsewhere nobody sees.
-pub(super) fn expect_waits(view: &mut [Assessment]) {
-    let occupancy = mean_occupancy(view);
-    let fastest = view.iter().filter_map(|one| one.speed_us).min().map_or(1.0, |us| f64::from(us.max(1)));
-    for one in view {
-        let slots = f64::from(one.slots);
-        let known = f64::from(one.work);
-        let work = if one.fresh && !one.mute { known } else { known.max(occupancy * slots) };
-        // Unmeasured counts as fast: it gets measured by being used.
-        let speed = one.speed_us.map_or(fastest, |us| f64::from(us).clamp(fastest, fastest * SLOWEST));
-        one.cost = speed * (work + 1.0) / slots * kv_factor(one.kv_permille);
-    }
-}
-
-fn mean_occupancy(view: &[Assessment]) -> f64 {
-    let (sum, count) = view
-        .iter()
-        .filter(|one| one.fresh && !one.mute)
-        .fold((0.0, 0.0), |(sum, count), one| (sum + f64::from(one.work) / f64::from(one.slots), count + 1.0));
-    if count > 0.0 { sum / count } else { 0.0 }
-}
-
-fn kv_factor(permille: Option<u16>) -> f64 {
-    let over = permille.unwrap_or(0).min(1000).saturating_sub(KV_PRESSURE_PERMILLE);
-    let range = f64::from(1000 - KV_PRESSURE_PERMILLE);
-    1.0 + (KV_FULL_FACTOR - 1.0) * f64::from(over) / range
+/// Whether the first token of one of our own requests is overdue, by what the replica is known for. Of an unmeasured
+/// one nothing can be late.
+fn is_late(candidate: &Candidate, speed: &Speed) -> bool {
+    let Some(first_token) = speed.first_token_us else { return false };
+    let ahead = candidate.own.unstarted_kib.max(candidate.load.map_or(0, |load| load.unstarted_kib));
+    let expected = first_token + f64::from(ahead) * speed.per_kib_us.unwrap_or(0.0);
+    let waited = candidate.own.unanswered;
+    waited >= LATE_BY && waited.as_secs_f64() * 1e6 > LATE * expected
 }

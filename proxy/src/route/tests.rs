@@ -22,15 +22,36 @@ fn libp2p_identity(n: u8) -> PeerId {
 }
 
 fn candidate(n: u8) -> Candidate {
-    Candidate { replica: replica(n), reach: Reach::Direct, slots: 4, load: None, own: Own::default() }
+    Candidate {
+        replica: replica(n),
+        reach: Reach::Direct,
+        rtt: None,
+        slots: 4,
+        loads: Loads::Never,
+        load: None,
+        own: Own::default(),
+    }
 }
 
 fn load(received: Instant, admitted: u32) -> Load {
-    Load { received, slots: 4, admitted, engine: None, speed_us: None, kv_permille: None, draining: false }
+    Load {
+        received,
+        slots: 4,
+        admitted,
+        running: None,
+        waiting: 0,
+        speed: Speed::default(),
+        in_flight_kib: 0,
+        unstarted_kib: 0,
+        silent: Duration::ZERO,
+        recent: [0; RECENT_MODELS],
+        kv_permille: None,
+        draining: false,
+    }
 }
 
 fn ask() -> Ask<'static> {
-    Ask { tried: &[], turn: 0, fresh: FRESH }
+    Ask { tried: &[], turn: 0, fresh: FRESH, kib: 2, tag: 7 }
 }
 
 fn first(candidates: &[Candidate], ask: &Ask<'_>, now: Instant, seed: u64) -> Ranked {
@@ -46,7 +67,7 @@ fn fresh_reports_send_to_the_lowest_expected_wait() {
     idle.load = Some(load(now, 0));
     for seed in 0..20 {
         let best = first(&[busy.clone(), idle.clone()], &ask(), now, seed);
-        assert_eq!(best, Ranked { replica: replica(2), step: Step::Fresh, free: true });
+        assert_eq!((best.replica, best.step, best.room), (replica(2), Step::Fresh, Room::Free));
     }
 }
 
@@ -55,13 +76,16 @@ fn a_slow_replica_gets_less_than_a_fast_one() {
     let now = Instant::now();
     let measured = |n, us, admitted| {
         let mut one = candidate(n);
-        one.load = Some(Load { speed_us: Some(us), ..load(now, admitted) });
+        let speed = Speed { first_token_us: Some(us), per_kib_us: Some(us / 4.0), decode_us: Some(us * 10.0) };
+        one.load = Some(Load { speed, ..load(now, admitted) });
         one
     };
-    let best = |fast_has| first(&[measured(1, 100_000, fast_has), measured(2, 300_000, 0)], &ask(), now, 1).replica;
-    assert_eq!(best(0), replica(1));
-    assert_eq!(best(1), replica(1));
-    assert_eq!(best(3), replica(2));
+    let best = |fast_has| first(&[measured(1, 50e3, fast_has), measured(2, 150e3, 0)], &ask(), now, 1).replica;
+    assert_eq!((best(0), best(3), best(4)), (replica(1), replica(1), replica(2)));
+    // Prompts ahead of it make the fast one slow.
+    let mut fast = measured(1, 50e3, 1);
+    fast.own.unstarted_kib = 20;
+    assert_eq!(first(&[fast, measured(2, 150e3, 0)], &ask(), now, 1).replica, replica(2));
 }
 
 #[test]
@@ -95,7 +119,7 @@ fn a_single_replica_with_a_stale_report_is_served_at_once() {
     let mut only = candidate(1);
     only.load = Some(load(now - FRESH - Duration::from_millis(1), 4));
     let best = first(&[only], &ask(), now, 1);
-    assert_eq!(best, Ranked { replica: replica(1), step: Step::Stale, free: true });
+    assert_eq!((best.replica, best.step, best.room), (replica(1), Step::Stale, Room::Free));
 }
 
 #[test]
@@ -108,7 +132,7 @@ fn stale_pools_go_by_own_requests_in_flight() {
         one
     };
     let best = first(&[stale(1, 2), stale(2, 1), stale(3, 3)], &ask(), now, 1);
-    assert_eq!(best, Ranked { replica: replica(2), step: Step::Stale, free: true });
+    assert_eq!((best.replica, best.step, best.room), (replica(2), Step::Stale, Room::Free));
 }
 
 #[test]
@@ -129,10 +153,15 @@ fn what_was_sent_since_the_report_counts() {
     let now = Instant::now();
     let mut one = candidate(1);
     one.load = Some(load(now, 2));
-    one.own = Own { in_flight: 2, sent_since: 2, ..Own::default() };
-    assert!(!first(&[one.clone()], &ask(), now, 1).free, "2 reported and 2 sent since fill 4 slots");
-    one.own = Own { in_flight: 1, sent_since: 2, ended_since: 1, ..Own::default() };
-    assert!(first(&[one], &ask(), now, 1).free);
+    let mut room = |in_flight, reported| {
+        let reported = Reported { in_flight: reported, ..Reported::default() };
+        one.own = Own { in_flight, reported, ..Own::default() };
+        first(std::slice::from_ref(&one), &ask(), now, 1).room
+    };
+    assert_eq!(room(2, 0), Room::Maybe, "2 of others and 2 of ours fill 4 slots, as far as is known");
+    assert_eq!(room(3, 2), Room::Free, "2 reported that were ours, and one more");
+    assert_eq!(room(4, 2), Room::Full, "ours alone");
+    assert_eq!(room(1, 2), Room::Free);
 }
 
 #[test]
@@ -141,7 +170,7 @@ fn a_refusal_makes_it_full_whatever_the_report_says() {
     let mut one = candidate(1);
     one.load = Some(load(now, 0));
     one.own.refused = true;
-    assert!(!first(&[one], &ask(), now, 1).free);
+    assert_eq!(first(&[one], &ask(), now, 1).room, Room::Full);
 }
 
 /// A peer may say anything: sums of what it says must not overflow.
@@ -154,13 +183,24 @@ fn absurd_numbers_of_a_peer_only_make_it_busy() {
         in_flight: u16::MAX,
         queued: u16::MAX,
         draining: false,
-        measured: Measured::default(),
+        measured: Measured {
+            ttft_us: Some(u32::MAX),
+            service_us: Some(0),
+            first_token_us: Some(u32::MAX),
+            prefill_us_per_kib: Some(u32::MAX),
+            in_flight_kib: u32::MAX,
+            unstarted_kib: u32::MAX,
+            ..Measured::default()
+        },
         engine: Some(EngineLoad { running: Some(u32::MAX), waiting: Some(u32::MAX), ..EngineLoad::default() }),
     };
     let now = Instant::now();
     let mut absurd = candidate(1);
     absurd.load = Some(Load::new(&report, now));
-    absurd.own.sent_since = u32::MAX;
+    absurd.own.in_flight = u32::MAX;
+    absurd.own.unstarted_kib = u32::MAX;
+    absurd.own.cached_kib = u32::MAX;
+    absurd.own.home_kib = u32::MAX;
     let idle = candidate(2);
     for seed in 0..9 {
         assert_eq!(first(&[absurd.clone(), idle.clone()], &ask(), now, seed).replica, replica(2));
@@ -192,7 +232,7 @@ fn ejected_suspect_and_tried_wait_while_another_is_merely_full() {
     let tried = candidate(4);
     let ask = Ask { tried: &[replica(4)], ..ask() };
     let order = rank(&[ejected, suspect, tried, full], &ask, now, &mut StdRng::seed_from_u64(1));
-    assert!(order.iter().all(|one| !one.free), "{order:?}");
+    assert!(order.iter().all(|one| one.room != Room::Free), "{order:?}");
 }
 
 #[test]
@@ -200,11 +240,11 @@ fn ejection_never_empties_the_pool() {
     let now = Instant::now();
     let mut ejected = candidate(2);
     ejected.own.standing = Standing::Ejected;
-    assert!(first(&[ejected.clone()], &ask(), now, 1).free);
+    assert_eq!(first(&[ejected.clone()], &ask(), now, 1).room, Room::Free);
     let mut suspect = candidate(3);
     suspect.reach = Reach::Suspect;
     let best = first(&[ejected, suspect], &ask(), now, 1);
-    assert_eq!((best.replica, best.free), (replica(3), true));
+    assert_eq!((best.replica, best.room), (replica(3), Room::Free));
 }
 
 fn any_candidate() -> impl Strategy<Value = Candidate> {
@@ -217,17 +257,37 @@ fn any_candidate() -> impl Strategy<Value = Candidate> {
         Candidate {
             replica: replica(0),
             reach,
+            rtt: load.map(|(age, ..)| Duration::from_millis(age)),
             slots,
-            load: load.map(|(age, slots, admitted, draining, speed_us)| Load {
+            loads: [Loads::Never, Loads::Adapter, Loads::Model][usize::from(own.4)],
+            load: load.map(|(age, slots, admitted, draining, us)| Load {
                 received: now - Duration::from_millis(age),
                 slots,
                 admitted,
-                engine: speed_us.map(|us| us % 9),
-                speed_us,
-                kv_permille: speed_us.map(|us| (us % 1200) as u16),
+                running: us.map(|us| us % 9),
+                waiting: us.map_or(0, |us| us % 2),
+                speed: Speed {
+                    first_token_us: us.map(f64::from),
+                    per_kib_us: us.map(|us| f64::from(us % 1000)),
+                    decode_us: us.map(|us| f64::from(us / 3)),
+                },
+                in_flight_kib: us.unwrap_or(0) % 100,
+                unstarted_kib: us.unwrap_or(0) % 50,
+                silent: Duration::from_millis(us.unwrap_or(0).into()),
+                recent: [us.unwrap_or(0) % 9; RECENT_MODELS],
+                kv_permille: us.map(|us| (us % 1200) as u16),
                 draining,
             }),
-            own: Own { in_flight: own.0, sent_since: own.1, ended_since: own.2, refused: own.3, standing },
+            own: Own {
+                in_flight: own.0,
+                reported: Reported { in_flight: own.1, ..Reported::default() },
+                unstarted_kib: own.2,
+                unanswered: Duration::from_secs(own.1.into()),
+                cached_kib: own.2,
+                refused: own.3,
+                standing,
+                ..Own::default()
+            },
         }
     })
 }
@@ -252,7 +312,7 @@ proptest! {
     fn the_order_is_a_permutation_of_the_usable(pool in pools(), seed: u64, turn: u64, tried in 0u8..12) {
         let now = base();
         let tried = [replica(tried)];
-        let ask = Ask { tried: &tried, turn, fresh: FRESH };
+        let ask = Ask { tried: &tried, turn, ..ask() };
         let order = rank(&pool, &ask, now, &mut StdRng::seed_from_u64(seed));
         let usable: HashSet<_> = pool
             .iter()
@@ -261,8 +321,9 @@ proptest! {
             .collect();
         prop_assert_eq!(order.len(), usable.len());
         prop_assert_eq!(order.iter().map(|one| one.replica).collect::<HashSet<_>>(), usable);
-        let frees: Vec<bool> = order.iter().map(|one| one.free).collect();
-        prop_assert!(frees.is_sorted_by(|a, b| a >= b), "the free come first: {:?}", frees);
+        let rooms: Vec<Room> = order.iter().map(|one| one.room).collect();
+        prop_assert!(rooms.is_sorted(), "the free come first: {:?}", rooms);
+        prop_assert!(order.iter().all(|one| one.cost.is_finite() && one.cost >= 0.0), "{:?}", order);
     }
 
     #[test]
@@ -272,7 +333,7 @@ proptest! {
             one.own = Own::default();
         }
         prop_assume!(!pool.is_empty());
-        prop_assert!(rank(&pool, &ask(), base(), &mut StdRng::seed_from_u64(seed))[0].free);
+        prop_assert_eq!(rank(&pool, &ask(), base(), &mut StdRng::seed_from_u64(seed))[0].room, Room::Free);
     }
 
     #[test]
@@ -288,9 +349,111 @@ proptest! {
             let best = rank(&pool, &Ask { turn, ..ask() }, now, &mut rng)[0].replica;
             let chosen = pool.iter_mut().find(|one| one.replica == best).unwrap();
             chosen.own.in_flight += 1;
-            chosen.own.sent_since += 1;
         }
         let counts: Vec<u32> = pool.iter().map(|one| one.own.in_flight).collect();
         prop_assert!(counts.iter().all(|&n| (25..=55).contains(&n)), "{:?}", counts);
     }
+}
+
+#[test]
+fn what_is_cached_decides_unless_it_is_slower_all_the_same() {
+    let now = Instant::now();
+    let ask = Ask { kib: 16, ..ask() };
+    let speed = Speed { first_token_us: Some(20e3), per_kib_us: Some(5e3), decode_us: Some(500e3) };
+    let with = |n, cached_kib, unstarted_kib| {
+        let mut one = candidate(n);
+        one.load = Some(Load { speed, ..load(now, 0) });
+        one.own = Own { cached_kib, unstarted_kib, in_flight: 1, ..Own::default() };
+        one
+    };
+    let best = |one: Candidate, other: Candidate| first(&[one, other], &ask, now, 1);
+    assert_eq!(best(with(1, 0, 0), with(2, 14, 0)).replica, replica(2));
+    assert_eq!(best(with(1, 0, 0), with(2, 14, 0)).new_kib, 2);
+    assert_eq!(best(with(1, 0, 0), with(2, 14, 40)).replica, replica(1), "never the slower one");
+}
+
+#[test]
+fn the_slot_of_a_replica_that_holds_the_prompt_is_worth_waiting_for() {
+    let now = Instant::now();
+    let speed = Speed { first_token_us: Some(20e3), per_kib_us: Some(5e3), decode_us: Some(500e3) };
+    let mut holds = candidate(1);
+    holds.load = Some(Load { speed, ..load(now, 4) });
+    holds.own = Own { in_flight: 4, reported: Reported { in_flight: 4, ..Reported::default() }, ..Own::default() };
+    holds.own.cached_kib = 200;
+    let mut free = candidate(2);
+    free.load = Some(Load { speed, ..load(now, 0) });
+    let better = |kib| {
+        let ask = Ask { kib, ..ask() };
+        worth_waiting_for(&rank(&[holds.clone(), free.clone()], &ask, now, &mut StdRng::seed_from_u64(1)))
+    };
+    assert_eq!(better(200).map(|better| better.replica), Some(replica(1)), "a second of prefill saved");
+    assert_eq!(better(4), None);
+}
+
+#[test]
+fn an_adapter_goes_where_it_is_loaded_and_is_loaded_elsewhere_when_that_is_faster() {
+    let now = Instant::now();
+    let with = |n, recent, in_flight, slots| {
+        let mut one = candidate(n);
+        one.loads = Loads::Adapter;
+        one.load = Some(Load { recent: [recent, 0, 0, 0], slots, ..load(now, in_flight) });
+        one.own = Own { in_flight, reported: Reported { in_flight, ..Reported::default() }, ..Own::default() };
+        one
+    };
+    assert_eq!(first(&[with(1, 5, 0, 4), with(2, 7, 3, 4)], &ask(), now, 1).replica, replica(2));
+    let full = first(&[with(1, 5, 0, 4), with(2, 7, 4, 4)], &ask(), now, 1);
+    assert_eq!((full.replica, full.room), (replica(1), Room::Free));
+}
+
+#[test]
+fn near_replicas_come_before_far_ones_and_direct_before_relayed() {
+    let now = Instant::now();
+    let at = |n, ms, reach| Candidate { rtt: Some(Duration::from_millis(ms)), reach, ..candidate(n) };
+    let mut pool =
+        [at(1, 80, Reach::Direct), at(2, 2, Reach::Direct), at(3, 1, Reach::Relayed), at(4, 40, Reach::Relayed)];
+    for one in &mut pool {
+        one.load = Some(load(now, 0));
+    }
+    let order = rank(&pool, &ask(), now, &mut StdRng::seed_from_u64(1));
+    let order: Vec<_> = order.iter().map(|one| one.replica).collect();
+    assert_eq!(order, [replica(2), replica(1), replica(3), replica(4)]);
+}
+
+#[test]
+fn an_engine_that_says_nothing_to_anybody_is_the_last_choice() {
+    let now = Instant::now();
+    let mut silent = candidate(1);
+    silent.load = Some(Load { silent: Duration::from_secs(2), ..load(now, 0) });
+    let mut full = candidate(2);
+    full.load = Some(load(now, 4));
+    let order = rank(&[silent.clone(), full], &ask(), now, &mut StdRng::seed_from_u64(1));
+    assert!(order.iter().all(|one| one.room != Room::Free), "{order:?}");
+    assert_eq!(first(&[silent], &ask(), now, 1).room, Room::Free, "but a choice");
+    // The same by our own requests, whatever the report says.
+    let mut late = candidate(3);
+    late.load = Some(Load { speed: Speed { first_token_us: Some(20e3), ..Speed::default() }, ..load(now, 0) });
+    let mut idle = late.clone();
+    idle.replica = replica(4);
+    idle.own.in_flight = 3;
+    late.own = Own { in_flight: 1, unanswered: Duration::from_secs(2), ..Own::default() };
+    assert_eq!(first(&[late.clone(), idle.clone()], &ask(), now, 1).replica, replica(4));
+    for one in [&mut late, &mut idle] {
+        one.load.as_mut().unwrap().speed.first_token_us = Some(1e6);
+    }
+    assert_eq!(first(&[late, idle], &ask(), now, 1).replica, replica(3), "slow is not silent");
+}
+
+#[test]
+fn a_prompt_waits_for_room_in_the_kv_cache() {
+    let now = Instant::now();
+    let mut one = candidate(1);
+    // 60 KiB of prompts fill six tenths: there is room for 40 more.
+    one.load = Some(Load { kv_permille: Some(600), in_flight_kib: 60, ..load(now, 2) });
+    let room = |one: &Candidate, kib| first(std::slice::from_ref(one), &Ask { kib, ..ask() }, now, 1).room;
+    assert_eq!((room(&one, 40), room(&one, 41)), (Room::Free, Room::Full));
+    one.own = Own { in_flight: 1, in_flight_kib: 20, ..Own::default() };
+    assert_eq!((room(&one, 20), room(&one, 21)), (Room::Free, Room::Full), "what was sent since counts");
+    one.load = Some(Load { kv_permille: Some(600), in_flight_kib: 60, ..load(now, 2) });
+    one.own = Own { reported: Reported { in_flight: 2, in_flight_kib: 60, unstarted_kib: 0 }, ..Own::default() };
+    assert_eq!(room(&one, 500), Room::Free, "an empty engine takes what it ever can");
 }
