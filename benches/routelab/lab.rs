@@ -9,7 +9,7 @@ mod cache;
 mod engine;
 mod events;
 mod policy;
-mod proxy;
+pub mod proxy;
 mod random;
 pub mod run;
 pub mod scenario;

@@ -13,17 +13,20 @@
 #[path = "lab.rs"]
 mod lab;
 
+use dunlin_proxy::prompt::Prompt;
 use lab::{
     run::{Policy, run},
     scenario,
     summary::Summary,
 };
+use std::{hint::black_box, time::Instant};
 
 const PROXIES: [usize; 3] = [1, 4, 16];
 const SEEDS: u64 = 5;
 const REQUESTS: usize = 6_000;
 
 fn main() {
+    cost();
     let only = option("--only");
     let proxies: Vec<usize> = match option("--proxies") {
         Some(list) => list.split(',').map(|n| n.parse().expect("--proxies takes numbers with commas")).collect(),
@@ -48,6 +51,24 @@ fn main() {
             }
         }
     }
+}
+
+/// What a request of 4 KiB costs the proxy's hot path, by this machine's clock.
+fn cost() {
+    const TIMES: u32 = 20_000;
+    let text = vec![b'x'; 4096];
+    let started = Instant::now();
+    for n in 0..TIMES {
+        black_box(Prompt::of(n % 64, [black_box(&text[..])]));
+    }
+    let outline = started.elapsed() / TIMES;
+    let mut hot = lab::proxy::Hot::new(&scenario::all(1)[0]);
+    let started = Instant::now();
+    for n in 0..TIMES {
+        black_box(hot.choose(n % 64, black_box(&text)));
+    }
+    let choice = started.elapsed() / TIMES;
+    println!("A prompt of 4 KiB: outline {outline:?}; outline, choice of 4 replicas and end {choice:?}\n");
 }
 
 fn pooled(scenario: &scenario::Scenario, policy: Policy, proxies: usize, seeds: u64) -> Summary {

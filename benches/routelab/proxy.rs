@@ -1,9 +1,13 @@
 //! One proxy: what it has heard of each replica, and the balancer that ships.
 
 use super::{events::Id, scenario::Scenario};
-use dunlin_protocol::{id::ReplicaId, load::LoadReport};
+use dunlin_protocol::{
+    id::{ModelId, ReplicaId},
+    load::LoadReport,
+};
 use dunlin_proxy::{
-    balance::{Balancer, Settings},
+    balance::{Arrival, Balancer, Settings, Ticket, Want},
+    prompt::Prompt,
     route::{Candidate, Load, Loads, Own, Reach},
 };
 use rand::{SeedableRng, rngs::SmallRng};
@@ -71,5 +75,32 @@ impl Proxy {
             own: Own::default(),
         };
         self.views.iter().map(candidate).collect()
+    }
+}
+
+/// A proxy whose decisions alone are timed.
+pub struct Hot {
+    proxy: Proxy,
+    model: ModelId,
+}
+
+impl Hot {
+    pub fn new(scenario: &Scenario) -> Self {
+        let replicas: Vec<_> = (0..scenario.engines.len()).map(super::run::replica).collect();
+        let model = ModelId::new("model").expect("a plain name");
+        Self { proxy: Proxy::new(scenario, &replicas, 1), model }
+    }
+
+    /// One request from its prompt to its end, as far as routing has to do with it. Returns whether it got a replica.
+    pub fn choose(&mut self, seed: u32, text: &[u8]) -> bool {
+        let prompt = Arc::new(Prompt::of(seed, [text]));
+        let want = Want { model: self.model.clone(), prompt, stream: true };
+        let mut candidates = self.proxy.candidates();
+        let now = Instant::now();
+        let arrival = self.proxy.balancer.arrive(&want, &mut Ticket::default(), &mut candidates, now, || 0);
+        let Ok(Arrival::Granted(mut grant)) = arrival else { return false };
+        self.proxy.balancer.begin(&mut grant, now);
+        self.proxy.balancer.end(&mut grant, now);
+        true
     }
 }

@@ -71,7 +71,7 @@ pub fn run(scenario: &Scenario, policy: Policy, proxies: usize, seed: u64) -> Su
 }
 
 /// A replica whose id depends on `n` only.
-fn replica(n: usize) -> ReplicaId {
+pub fn replica(n: usize) -> ReplicaId {
     let mut bytes = vec![0x12, 0x20];
     bytes.extend([n as u8 + 1; 32]);
     ReplicaId { peer: PeerId::from_bytes(&bytes).expect("a multihash of SHA-256"), index: 0 }

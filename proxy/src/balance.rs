@@ -277,11 +277,12 @@ impl<W> Balancer<W> {
         for candidate in candidates {
             let Some(record) = self.records.get(&candidate.replica) else { continue };
             let cached = held.by(record.number);
-            let more = |chance: f64| kib((prompt.bytes as f64 - cached).max(0.0) * chance * others);
+            let more = |chance: f64| (prompt.bytes as f64 - cached).max(0.0) * chance * others / 1024.0;
+            let away = cached * (1.0 - AWAY * others) / 1024.0;
             (candidate.own.cached_kib, candidate.own.home_kib) = match Some(candidate.replica) {
-                here if here == homes[0] => (kib(cached), more(AT_HOME)),
-                here if here == homes[1] => (kib(cached * (1.0 - AWAY * others)), more(AT_SECOND_HOME)),
-                _ => (kib(cached * (1.0 - AWAY * others)), 0),
+                here if here == homes[0] => (cached / 1024.0, more(AT_HOME)),
+                here if here == homes[1] => (away, more(AT_SECOND_HOME)),
+                _ => (away, 0.0),
             };
             candidate.own.held = match Some(record.number) {
                 known if known == response => Held::Response,
@@ -317,7 +318,8 @@ impl<W> Balancer<W> {
         let Asker { want, tried, .. } = asker;
         self.fill_held(&want.prompt, candidates);
         let turn = self.turn(&want.model);
-        let (fresh, kib, tag) = (self.settings.fresh, want.prompt.kib(), load::model_tag(&want.model));
+        let (fresh, tag) = (self.settings.fresh, load::model_tag(&want.model));
+        let kib = want.prompt.bytes as f64 / 1024.0;
         let ask = Ask { tried, turn, fresh, kib, tag };
         let ranked = route::rank(candidates, &ask, now, &mut self.rng);
         let Some(best) = ranked.first().copied() else { return Found::Nothing };
@@ -346,12 +348,13 @@ impl<W> Balancer<W> {
     fn take(&mut self, want: &Want, best: Ranked, waited: Duration, patience: Duration, now: Instant) -> Grant {
         let Ranked { replica, step, .. } = best;
         let kib = want.prompt.kib();
-        let new_kib = want.stream.then_some(best.new_kib);
+        let new_rounded = best.new_kib.round() as u32;
+        let new_kib = want.stream.then_some(new_rounded);
         let record = self.record(replica);
         record.start(kib, new_kib.unwrap_or(0), now);
         let probe = record.breaker.on_send(now);
         let (number, name) = (record.number, record.name.clone());
-        self.affinity.add(&want.prompt.blocks, best.new_kib, number);
+        self.affinity.add(&want.prompt.blocks, new_rounded, number);
         if let Some(session) = want.prompt.session {
             self.affinity.hold(session, number);
         }
@@ -501,10 +504,6 @@ struct Asker<'a> {
     since: Instant,
     /// Nobody waits that came earlier.
     first: bool,
-}
-
-fn kib(bytes: f64) -> u32 {
-    (bytes / 1024.0) as u32
 }
 
 enum Found {

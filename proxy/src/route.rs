@@ -176,9 +176,9 @@ pub struct Own {
     /// How long the oldest of those has been waiting for its first token.
     pub unanswered: Duration,
     /// KiB of this request's prompt that it holds from earlier ones.
-    pub cached_kib: u32,
+    pub cached_kib: f64,
     /// As much more of it may have come there through other proxies.
-    pub home_kib: u32,
+    pub home_kib: f64,
     /// What it holds of earlier requests beside the prompt.
     pub held: Held,
     /// Refused a request as `full` since the newest report, and so short a time ago that it still is.
@@ -221,7 +221,7 @@ pub struct Ask<'a> {
     /// A report older than this is not believed. Longer than the agents' heartbeat.
     pub fresh: Duration,
     /// Size of the prompt, KiB.
-    pub kib: u32,
+    pub kib: f64,
     /// [`dunlin_protocol::load::model_tag`] of the model.
     pub tag: u32,
 }
@@ -275,7 +275,7 @@ pub struct Ranked {
     /// Whether requests go there in the normal course.
     pub in_rotation: bool,
     /// KiB of the prompt that are new to it.
-    pub new_kib: u32,
+    pub new_kib: f64,
     /// Whether that is a guess about what other proxies did.
     pub guess: bool,
 }

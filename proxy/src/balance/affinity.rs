@@ -8,8 +8,8 @@ use crate::prompt::Block;
 use foldhash::fast::RandomState;
 use std::collections::HashMap;
 
-/// Entries of one generation; there are two. About 4 MB when both are full.
-const ENTRIES: usize = 32 * 1024;
+/// Entries of one generation; there are two. About 4 MB when both are full: just what a table of 32,768 places takes in.
+const ENTRIES: usize = 28 * 1024;
 /// Replicas that are remembered with one entry: those that saw it last.
 const HOLDERS: usize = 8;
 /// KiB of prompts sent to a replica after which it is as likely as not to have pushed an earlier one out.

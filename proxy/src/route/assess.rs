@@ -70,7 +70,7 @@ pub(super) struct Assessment {
     /// KiB that are to be prefilled before this request.
     pub(super) ahead_kib: u32,
     /// KiB of this request that are to be prefilled.
-    pub(super) new_kib: u32,
+    pub(super) new_kib: f64,
     /// Whether that is a guess about what other proxies did.
     pub(super) guess: bool,
     pub(super) held: Held,
@@ -112,13 +112,12 @@ fn assess_one(candidate: &Candidate, ask: &Ask<'_>, now: Instant) -> Option<Asse
     // Our own requests are known exactly; the report adds those of others, as of when it was made.
     let others = believed.map_or(0, |load| load.admitted.saturating_sub(own.reported.in_flight));
     let busy = own.in_flight.saturating_add(others);
-    // An engine that lets requests wait runs as many as it can, whatever its slots: its KV cache is full.
-    let limit = believed.filter(|load| load.waiting > 0).and_then(|load| load.running);
-    let slots = limit.map_or(slots, |running| slots.min(running.max(1)));
+    // What others send to the engine past its agent makes it slower, and leaves the agent's slots as they are.
     let in_engine = believed.and_then(|load| Some(load.running?.saturating_add(load.waiting))).unwrap_or(0);
-    // Whoever else uses the engine takes its slots as well.
     let outside = in_engine.saturating_sub(believed.map_or(0, |load| load.admitted));
-    let busy = busy.saturating_add(outside);
+    // An engine that lets requests of its agent alone wait runs as many as it can: its KV cache is full.
+    let limit = believed.filter(|load| load.waiting > 0 && outside == 0).and_then(|load| load.running);
+    let slots = limit.map_or(slots, |running| slots.min(running.max(1)));
     // Whoever refuses is full, whatever it said before.
     let busy = if own.refused { busy.max(slots) } else { busy };
     let others_kib = believed.map_or(0, |load| load.unstarted_kib.saturating_sub(own.reported.unstarted_kib));
@@ -133,14 +132,14 @@ fn assess_one(candidate: &Candidate, ask: &Ask<'_>, now: Instant) -> Option<Asse
         reported: candidate.load.is_some(),
         own_in_flight: own.in_flight,
         cost: 0.0,
-        work: busy,
+        work: busy.saturating_add(outside),
         slots,
         speed,
         kv_permille: believed.and_then(|load| load.kv_permille),
         silent: believed.map_or(Duration::ZERO, |load| load.silent),
         ahead_kib: own.unstarted_kib.saturating_add(others_kib),
-        new_kib: ask.kib.saturating_sub(own.cached_kib.saturating_add(own.home_kib)),
-        guess: own.home_kib > 0,
+        new_kib: (ask.kib - own.cached_kib - own.home_kib).max(0.0),
+        guess: own.home_kib > 0.0,
         held: own.held,
         rtt: candidate.rtt,
         loads: if loaded { Loads::Never } else { candidate.loads },
@@ -149,7 +148,7 @@ fn assess_one(candidate: &Candidate, ask: &Ask<'_>, now: Instant) -> Option<Asse
 
 /// Whether the KV cache has room for a prompt of `kib` more. How large it is, in KiB of prompts, the share in use and the
 /// prompts that use it tell.
-fn fits(candidate: &Candidate, believed: Option<Load>, kib: u32) -> bool {
+fn fits(candidate: &Candidate, believed: Option<Load>, kib: f64) -> bool {
     let own = candidate.own;
     let Some((load, permille)) = believed.and_then(|load| Some((load, load.kv_permille?))) else { return true };
     if permille < KV_TELLS_PERMILLE || load.in_flight_kib == 0 {
@@ -159,7 +158,7 @@ fn fits(candidate: &Candidate, believed: Option<Load>, kib: u32) -> bool {
     let others = load.in_flight_kib.saturating_sub(own.reported.in_flight_kib);
     let used = f64::from(own.in_flight_kib) + f64::from(others);
     // With nothing in it, it takes whatever it ever can.
-    used == 0.0 || used + f64::from(kib) <= capacity
+    used == 0.0 || used + kib <= capacity
 }
 
 fn room(busy: u32, slots: u32, others: u32, refused: bool) -> Room {

@@ -57,7 +57,7 @@ pub(super) fn expect_times(view: &mut [Assessment]) {
         let first_token = first_token.get(one.speed.first_token_us);
         let decode = decode.get(one.speed.decode_us);
         let until_slot = (known + 1.0 - slots).max(0.0) * (first_token + decode) / slots;
-        let kib = f64::from(one.ahead_kib) + f64::from(one.new_kib);
+        let kib = f64::from(one.ahead_kib) + one.new_kib;
         let engine =
             first_token + kib * per_kib.get(one.speed.per_kib_us) + DECODE_SHARE * decode * (1.0 + work / slots);
         one.cost = until_slot + engine * kv_factor(one.kv_permille) + way(one) + loading(one.loads) + silence(one);

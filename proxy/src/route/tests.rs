@@ -51,7 +51,7 @@ fn load(received: Instant, admitted: u32) -> Load {
 }
 
 fn ask() -> Ask<'static> {
-    Ask { tried: &[], turn: 0, fresh: FRESH, kib: 2, tag: 7 }
+    Ask { tried: &[], turn: 0, fresh: FRESH, kib: 2.0, tag: 7 }
 }
 
 fn first(candidates: &[Candidate], ask: &Ask<'_>, now: Instant, seed: u64) -> Ranked {
@@ -199,8 +199,8 @@ fn absurd_numbers_of_a_peer_only_make_it_busy() {
     absurd.load = Some(Load::new(&report, now));
     absurd.own.in_flight = u32::MAX;
     absurd.own.unstarted_kib = u32::MAX;
-    absurd.own.cached_kib = u32::MAX;
-    absurd.own.home_kib = u32::MAX;
+    absurd.own.cached_kib = f64::MAX;
+    absurd.own.home_kib = f64::MAX;
     let idle = candidate(2);
     for seed in 0..9 {
         assert_eq!(first(&[absurd.clone(), idle.clone()], &ask(), now, seed).replica, replica(2));
@@ -283,7 +283,7 @@ fn any_candidate() -> impl Strategy<Value = Candidate> {
                 reported: Reported { in_flight: own.1, ..Reported::default() },
                 unstarted_kib: own.2,
                 unanswered: Duration::from_secs(own.1.into()),
-                cached_kib: own.2,
+                cached_kib: own.2.into(),
                 refused: own.3,
                 standing,
                 ..Own::default()
@@ -358,17 +358,17 @@ proptest! {
 #[test]
 fn what_is_cached_decides_unless_it_is_slower_all_the_same() {
     let now = Instant::now();
-    let ask = Ask { kib: 16, ..ask() };
+    let ask = Ask { kib: 16.0, ..ask() };
     let speed = Speed { first_token_us: Some(20e3), per_kib_us: Some(5e3), decode_us: Some(500e3) };
-    let with = |n, cached_kib, unstarted_kib| {
+    let with = |n, cached_kib: u32, unstarted_kib| {
         let mut one = candidate(n);
         one.load = Some(Load { speed, ..load(now, 0) });
-        one.own = Own { cached_kib, unstarted_kib, in_flight: 1, ..Own::default() };
+        one.own = Own { cached_kib: cached_kib.into(), unstarted_kib, in_flight: 1, ..Own::default() };
         one
     };
     let best = |one: Candidate, other: Candidate| first(&[one, other], &ask, now, 1);
     assert_eq!(best(with(1, 0, 0), with(2, 14, 0)).replica, replica(2));
-    assert_eq!(best(with(1, 0, 0), with(2, 14, 0)).new_kib, 2);
+    assert_eq!(best(with(1, 0, 0), with(2, 14, 0)).new_kib, 2.0);
     assert_eq!(best(with(1, 0, 0), with(2, 14, 40)).replica, replica(1), "never the slower one");
 }
 
@@ -379,11 +379,11 @@ fn the_slot_of_a_replica_that_holds_the_prompt_is_worth_waiting_for() {
     let mut holds = candidate(1);
     holds.load = Some(Load { speed, ..load(now, 4) });
     holds.own = Own { in_flight: 4, reported: Reported { in_flight: 4, ..Reported::default() }, ..Own::default() };
-    holds.own.cached_kib = 200;
+    holds.own.cached_kib = 200.0;
     let mut free = candidate(2);
     free.load = Some(Load { speed, ..load(now, 0) });
-    let better = |kib| {
-        let ask = Ask { kib, ..ask() };
+    let better = |kib: u32| {
+        let ask = Ask { kib: f64::from(kib), ..ask() };
         worth_waiting_for(&rank(&[holds.clone(), free.clone()], &ask, now, &mut StdRng::seed_from_u64(1)))
     };
     assert_eq!(better(200).map(|better| better.replica), Some(replica(1)), "a second of prefill saved");
@@ -449,11 +449,32 @@ fn a_prompt_waits_for_room_in_the_kv_cache() {
     let mut one = candidate(1);
     // 60 KiB of prompts fill six tenths: there is room for 40 more.
     one.load = Some(Load { kv_permille: Some(600), in_flight_kib: 60, ..load(now, 2) });
-    let room = |one: &Candidate, kib| first(std::slice::from_ref(one), &Ask { kib, ..ask() }, now, 1).room;
+    let room =
+        |one: &Candidate, kib: u32| first(std::slice::from_ref(one), &Ask { kib: kib.into(), ..ask() }, now, 1).room;
     assert_eq!((room(&one, 40), room(&one, 41)), (Room::Free, Room::Full));
     one.own = Own { in_flight: 1, in_flight_kib: 20, ..Own::default() };
     assert_eq!((room(&one, 20), room(&one, 21)), (Room::Free, Room::Full), "what was sent since counts");
     one.load = Some(Load { kv_permille: Some(600), in_flight_kib: 60, ..load(now, 2) });
     one.own = Own { reported: Reported { in_flight: 2, in_flight_kib: 60, unstarted_kib: 0 }, ..Own::default() };
     assert_eq!(room(&one, 500), Room::Free, "an empty engine takes what it ever can");
+}
+
+/// Its agent has slots: a request that waited for the engine to be idle would wait for ever.
+#[test]
+fn an_engine_that_others_keep_busy_is_avoided_and_asked_all_the_same() {
+    let now = Instant::now();
+    let mut crowded = candidate(1);
+    crowded.load = Some(Load { running: Some(4), waiting: 3, ..load(now, 0) });
+    assert_eq!(first(&[crowded.clone()], &ask(), now, 1).room, Room::Free);
+    let mut idle = candidate(2);
+    idle.load = Some(Load { running: Some(0), ..load(now, 0) });
+    assert_eq!(first(&[crowded, idle], &ask(), now, 1).replica, replica(2));
+}
+
+#[test]
+fn an_engine_that_lets_requests_of_its_agent_wait_has_no_more_slots_than_run() {
+    let now = Instant::now();
+    let mut one = candidate(1);
+    one.load = Some(Load { running: Some(2), waiting: 1, ..load(now, 3) });
+    assert_eq!(first(&[one], &ask(), now, 1).room, Room::Maybe);
 }
