@@ -351,7 +351,7 @@ impl<W> Balancer<W> {
         let new_rounded = best.new_kib.round() as u32;
         let new_kib = want.stream.then_some(new_rounded);
         let record = self.record(replica);
-        record.start(kib, new_kib.unwrap_or(0), now);
+        record.start(kib, new_kib, now);
         let probe = record.breaker.on_send(now);
         let (number, name) = (record.number, record.name.clone());
         self.affinity.add(&want.prompt.blocks, new_rounded, number);
@@ -393,7 +393,7 @@ impl<W> Balancer<W> {
         if !std::mem::replace(&mut grant.begun, true)
             && let Some(record) = self.records.get_mut(&grant.replica)
         {
-            record.begin(grant.since, grant.new_kib.unwrap_or(0), now);
+            record.begin(grant.since, grant.new_kib, now);
         }
         if grant.probe {
             self.succeed(grant);
@@ -419,7 +419,7 @@ impl<W> Balancer<W> {
     pub fn end(&mut self, grant: &mut Grant, now: Instant) {
         let Some(record) = self.records.get_mut(&grant.replica) else { return };
         if !std::mem::replace(&mut grant.begun, true) {
-            record.begin(grant.since, grant.new_kib.unwrap_or(0), now);
+            record.begin(grant.since, grant.new_kib, now);
         }
         record.end(grant.kib, now);
         if grant.probe {
@@ -519,3 +519,6 @@ impl<W> Waiter<W> {
         (self.want.clone(), self.since, self.tried.clone(), self.choosy_until)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -79,17 +79,20 @@ impl Record {
         }
     }
 
-    /// A request of `kib` goes there, of which `new_kib` are to be prefilled.
-    pub(super) fn start(&mut self, kib: u32, new_kib: u32, now: Instant) {
+    /// A request of `kib` goes there, of which `new_kib` are to be prefilled; `None` where its first token can't be seen.
+    pub(super) fn start(&mut self, kib: u32, new_kib: Option<u32>, now: Instant) {
         self.note(now);
         self.has.in_flight += 1;
         self.has.in_flight_kib = self.has.in_flight_kib.saturating_add(kib);
-        self.has.unstarted_kib = self.has.unstarted_kib.saturating_add(new_kib);
-        self.unanswered.push_back(Unanswered { since: now, new_kib });
+        if let Some(new_kib) = new_kib {
+            self.has.unstarted_kib = self.has.unstarted_kib.saturating_add(new_kib);
+            self.unanswered.push_back(Unanswered { since: now, new_kib });
+        }
     }
 
     /// Something has come of a request that started at `since` with `new_kib`, or it has ended without.
-    pub(super) fn begin(&mut self, since: Instant, new_kib: u32, now: Instant) {
+    pub(super) fn begin(&mut self, since: Instant, new_kib: Option<u32>, now: Instant) {
+        let Some(new_kib) = new_kib else { return };
         let found = self.unanswered.iter().position(|one| one.since == since && one.new_kib == new_kib);
         if let Some(at) = found {
             self.note(now);

@@ -1,0 +1,125 @@
+use super::*;
+use crate::route::{Load, Loads, Own, Reach, Speed};
+use dunlin_protocol::{id::PeerId, load::RECENT_MODELS};
+use rand::SeedableRng;
+
+fn settings() -> Settings {
+    Settings {
+        fresh: Duration::from_millis(1500),
+        waiting_per_model: 9,
+        waiting: 9,
+        starting_per_model: 9,
+        starting: 9,
+    }
+}
+
+fn balancer() -> Balancer<u32> {
+    Balancer::new(settings(), SmallRng::seed_from_u64(1))
+}
+
+fn want(text: &[u8], stream: bool) -> Want {
+    let model = ModelId::new("m").unwrap();
+    Want { prompt: Arc::new(Prompt::of("m", [text])), model, stream }
+}
+
+fn pool(count: usize, now: Instant) -> Vec<Candidate> {
+    let speed = Speed { first_token_us: Some(20e3), per_kib_us: Some(10e3), decode_us: Some(500e3) };
+    let load = Load {
+        received: now,
+        slots: 8,
+        admitted: 0,
+        running: Some(0),
+        waiting: 0,
+        speed,
+        in_flight_kib: 0,
+        unstarted_kib: 0,
+        silent: Duration::ZERO,
+        recent: [0; RECENT_MODELS],
+        kv_permille: None,
+        draining: false,
+    };
+    let candidate = |_| Candidate {
+        replica: ReplicaId { peer: PeerId::random(), index: 0 },
+        reach: Reach::Direct,
+        rtt: None,
+        slots: 8,
+        loads: Loads::Never,
+        load: Some(load),
+        own: Own::default(),
+    };
+    (0..count).map(candidate).collect()
+}
+
+fn grant(balancer: &mut Balancer<u32>, want: &Want, pool: &mut [Candidate], now: Instant) -> Grant {
+    match balancer.arrive(want, &mut Ticket::default(), pool, now, || 0) {
+        Ok(Arrival::Granted(grant)) => grant,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn conversations_stay_where_their_prompts_are_cached() {
+    let now = Instant::now();
+    let (mut balancer, mut pool) = (balancer(), pool(3, now));
+    let text = |n: u8, turns: usize| -> Vec<u8> { (0..turns * 500).map(|at| n ^ (at / 7) as u8).collect() };
+    let mut homes = HashMap::new();
+    for turn in 1..6 {
+        for n in 0..20 {
+            let mut grant = grant(&mut balancer, &want(&text(n, turn), true), &mut pool, now);
+            let first = *homes.entry(n).or_insert(grant.replica);
+            assert_eq!(grant.replica, first, "turn {turn} of conversation {n}");
+            balancer.begin(&mut grant, now);
+            balancer.end(&mut grant, now);
+        }
+    }
+    let places: std::collections::HashSet<_> = homes.values().collect();
+    assert_eq!(places.len(), 3, "not all in one place");
+}
+
+/// An answer in one piece has its first byte when all of it is generated: that is no hanging engine.
+#[test]
+fn only_streams_can_be_late() {
+    let now = Instant::now();
+    let (mut balancer, mut pool) = (balancer(), pool(1, now));
+    let later = now + Duration::from_secs(60);
+    let mut unary = grant(&mut balancer, &want(b"x", false), &mut pool, now);
+    assert_eq!(unary.new_kib, None);
+    balancer.fill_own(&ModelId::new("m").unwrap(), &mut pool, later);
+    assert_eq!((pool[0].own.in_flight, pool[0].own.unanswered), (1, Duration::ZERO));
+    balancer.end(&mut unary, later);
+    let mut stream = grant(&mut balancer, &want(b"x", true), &mut pool, now);
+    balancer.fill_own(&ModelId::new("m").unwrap(), &mut pool, later);
+    assert_eq!(pool[0].own.unanswered, Duration::from_secs(60));
+    balancer.begin(&mut stream, later);
+    balancer.fill_own(&ModelId::new("m").unwrap(), &mut pool, later);
+    assert_eq!((pool[0].own.in_flight, pool[0].own.unanswered), (1, Duration::ZERO));
+}
+
+#[test]
+fn only_where_no_other_is_free_may_a_request_wait_at_the_replica() {
+    let now = Instant::now();
+    let (mut balancer, mut two) = (balancer(), pool(2, now));
+    assert_eq!(grant(&mut balancer, &want(b"x", true), &mut two, now).patience, Duration::ZERO);
+    assert_eq!(grant(&mut balancer, &want(b"x", true), &mut two[..1], now).patience, LONGEST_PATIENCE);
+}
+
+#[test]
+fn a_request_that_builds_on_a_response_goes_where_that_was_given() {
+    let now = Instant::now();
+    let (mut balancer, mut pool) = (balancer(), pool(4, now));
+    let first = grant(&mut balancer, &want(b"x", true), &mut pool, now);
+    balancer.holds(&first.replica, 77);
+    let mut want = want(b"y", true);
+    Arc::make_mut(&mut want.prompt).previous = Some(77);
+    for _ in 0..7 {
+        assert_eq!(grant(&mut balancer, &want, &mut pool, now).replica, first.replica);
+    }
+    // Its slots are taken now, for a shorter time than the response is worth.
+    let mut ticket = Ticket::default();
+    let waits = balancer.arrive(&want, &mut ticket, &mut pool, now, || 0);
+    assert!(matches!(waits, Ok(Arrival::Waits(_))), "{waits:?}");
+    let later = now + LONGEST_CHOICE;
+    pool.iter_mut().for_each(|one| one.load.as_mut().unwrap().received = later);
+    let (_, grant) = balancer.next_grant(&want.model, &mut pool, later).unwrap();
+    assert_ne!(grant.replica, first.replica, "but not for ever");
+}
