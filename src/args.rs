@@ -195,6 +195,7 @@ pub(crate) enum MeshCommand {
     /// Let another machine invite, renew and revoke, within bounds; where the mesh key lies, both nodes running
     #[command(after_help = "\
 The memberships that it gives end when its right does: with `undelegate`, `revoke`, or at the end of --ttl.
+A machine keeps what it once got: to give it less, run `dunlin mesh undelegate` first.
 To go on inviting on this machine without the mesh key, name this machine itself, then: dunlin mesh key export --remove.
 
 Examples:

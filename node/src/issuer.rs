@@ -65,6 +65,21 @@ pub enum Error {
     /// Only the mesh key does this.
     #[error("this takes the mesh key, which does not lie on this machine")]
     NotTheMeshKey,
+    /// The member still has a certificate that the mesh key gave it.
+    #[error(
+        "peer {peer} was admitted by the mesh key, and its certificate of then counts until {until} (unix seconds); revoke it where the mesh key lies"
+    )]
+    AdmittedByMeshKey {
+        /// The member.
+        peer: PeerId,
+        /// End of that certificate, leeway included, unix seconds.
+        until: u64,
+    },
+    /// The delegation that is in force gives what the new one does not, and the machine keeps it.
+    #[error(
+        "peer {0} has a delegation that gives more, or for longer, and would keep it; end that with `dunlin mesh undelegate` first"
+    )]
+    Narrower(PeerId),
     /// The member was admitted by somebody else.
     #[error("peer {0} was not admitted by this machine; revoke it where the mesh key lies, or where it was invited")]
     NotInBranch(PeerId),
@@ -87,7 +102,9 @@ impl Error {
             Self::Refused(refusal) => *refusal,
             Self::DelegationEnded | Self::DelegationRevoked => Refusal::NotAnIssuer,
             // Narrower than when the invitation was made.
-            Self::Delegation(_) => Refusal::InvitationWithdrawn,
+            Self::Delegation(
+                delegation::Error::Roles { .. } | delegation::Error::Models | delegation::Error::Capability(_),
+            ) => Refusal::InvitationWithdrawn,
             _ => Refusal::Internal,
         }
     }
@@ -162,9 +179,10 @@ impl Issuer {
     }
 
     fn issue(&self, grant: Grant, revocations: &RevocationList, now: u64) -> Result<Chain, Error> {
-        let issued_at = first_moment(&grant.subject, revocations, now);
-        let (row, chain) = self.certify(grant, self.0.signer.branch(), issued_at, now)?;
-        self.0.db.add_issued(&row)?;
+        let branch = self.0.signer.branch();
+        let issued_at = first_moment(&grant.subject, branch, revocations, now)?;
+        let (row, chain) = self.certify(grant, branch, issued_at, now)?;
+        self.0.db.add_issued(&row, now)?;
         Ok(chain)
     }
 
@@ -175,7 +193,7 @@ impl Issuer {
         revocations: &RevocationList,
         now: u64,
     ) -> Result<Issued, Error> {
-        let issued_at = first_moment(&grant.subject, revocations, now);
+        let issued_at = first_moment(&grant.subject, branch, revocations, now)?;
         let (row, chain) = self.certify(grant, branch, issued_at, now)?;
         Ok(Issued { chain: chain.encode().map_err(certificate::Error::from)?, row })
     }
@@ -207,9 +225,16 @@ impl Issuer {
     }
 }
 
-/// A peer that is invited again within the second of its revocation, or by a slower clock, is a member.
-fn first_moment(peer: &PeerId, revocations: &RevocationList, now: u64) -> u64 {
-    now.max(revocations.revoked_before(peer))
+/// A peer that is invited again within the second of its revocation, or by a slower clock, is a member. One that is revoked
+/// for longer than clocks differ is not: a certificate of the far future would be out of reach of every later revocation.
+fn first_moment(peer: &PeerId, branch: Option<&Branch>, revocations: &RevocationList, now: u64) -> Result<u64, Error> {
+    let delegate = branch.map(|branch| &branch.terms.issuer);
+    let first = now.max(revocations.revoked_before(peer, delegate));
+    // Without a delegate it was the mesh key that said so.
+    if delegate.is_some() && first > now.saturating_add(certificate::LEEWAY_S) {
+        return Err(Error::Refused(Refusal::Revoked));
+    }
+    Ok(first)
 }
 
 /// The mesh of a mesh key.

@@ -16,7 +16,7 @@ use dunlin_protocol::{
     id::PeerId,
     invitation::Token,
     limits,
-    revocation::SignedRevocation,
+    revocation::{Merged, SignedRevocation},
 };
 use libp2p::Multiaddr;
 use rand::rngs::StdRng;
@@ -44,6 +44,11 @@ pub enum ManageError {
     /// A delegation for this peer that is older than the one that it has, or was revoked.
     #[error("the delegation was replaced or revoked")]
     Outdated,
+    /// There is no room for another revocation.
+    #[error(
+        "not revoked: there is no room for another revocation; on a delegate, revoke it where the mesh key lies, which has room of its own"
+    )]
+    ListFull,
     /// The member to be delegated to must be there.
     #[error(
         "peer {peer} cannot be reached: {cause}; start it, see that `dunlin peers` shows it connected, and try again"
@@ -110,8 +115,8 @@ impl Handle {
     /// returns. With a delegate's membership its delegation ends, and so do the memberships that it gave.
     ///
     /// # Errors
-    /// This peer does not issue, or did not admit that one; the database fails. [`ManageError::State`]: revoked until
-    /// this process ends, but not stored.
+    /// This peer does not issue, or did not admit that one; the list is full; the database fails.
+    /// [`ManageError::State`]: revoked until this process ends, but not stored.
     pub async fn revoke(&self, peer: PeerId) -> Result<(), ManageError> {
         let issuer = self.issuer()?;
         let members = self.members().clone();
@@ -140,7 +145,10 @@ impl Handle {
         let (members, state) = (self.members().clone(), self.0.state.clone());
         let revoke = move || {
             let revocation = make()?;
-            members.revoke(revocation.clone()).map_err(issuer::Error::from)?;
+            let merged = members.revoke(revocation.clone()).map_err(issuer::Error::from)?;
+            if merged == Merged::Full {
+                return Err(ManageError::ListFull);
+            }
             state.store_revocations(|| members.revocations())?;
             Ok::<_, ManageError>(revocation)
         };
@@ -202,7 +210,15 @@ impl Handle {
             let now = clock::unix_s();
             let (terms, membership) = appointment.verify(now, &members.mesh(), &members.peer_id())?;
             let _changing = issuing.changing();
-            let has = state.delegation()?.and_then(|known| known.peek().ok());
+            let known = state.delegation()?;
+            // Whoever repeats it makes no work, nor a message to everybody.
+            if known.as_ref() == Some(&appointment.delegation)
+                && *members.own_chain() == appointment.chain
+                && issuing.get().is_some()
+            {
+                return Ok(None);
+            }
+            let has = known.and_then(|known| known.peek().ok());
             let newer = has.is_none_or(|known| known.mesh != terms.mesh || known.issued_at <= terms.issued_at);
             let revoked = members.revocations().ends_delegation(&terms.issuer, terms.issued_at);
             if !newer || revoked || members.own().issued_at > membership.issued_at || members.is_revoked(&membership) {
@@ -212,14 +228,16 @@ impl Handle {
             state.issuer_db(&members.mesh())?;
             state.store_chain(&appointment.chain)?;
             state.store_delegation(&appointment.delegation)?;
+            // While nothing else can: a renewal under way must not put an older one in its place.
+            members.replace_own(appointment.chain.clone(), now).map_err(issuer::Error::from)?;
             if let Some(issuer) = Issuer::open(&state)? {
                 issuing.set(issuer);
             }
-            Ok((terms, appointment.chain))
+            Ok(Some((terms, appointment.chain)))
         };
-        let (terms, chain) = tokio::task::spawn_blocking(store).await??;
+        let Some((terms, chain)) = tokio::task::spawn_blocking(store).await?? else { return Ok(()) };
         tracing::info!(roles = %terms.roles, not_after = terms.not_after, "this peer may issue from now on");
-        renew::show(self, chain).await;
+        renew::publish(self, chain).await;
         Ok(())
     }
 

@@ -47,6 +47,17 @@ pub enum Standing {
     CalledRevoked(PeerId),
 }
 
+/// What a gossiped certificate tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Heard {
+    /// The peer's rights are others from now on.
+    New,
+    /// Nothing here; others may not know it.
+    Known,
+    /// Nothing to anybody: outdated, revoked, or not its issuer's to say.
+    Useless,
+}
+
 /// Shared table of members. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Members(Arc<Shared>);
@@ -56,6 +67,7 @@ struct Shared {
     mesh: MeshId,
     peer: PeerId,
     own: ArcSwap<Own>,
+    replacing: Mutex<()>,
     table: RwLock<Table>,
     /// Read on every request, written once a month: readers never wait for a merge.
     revocations: ArcSwap<RevocationList>,
@@ -99,6 +111,7 @@ impl Members {
             mesh,
             peer: membership.peer,
             own: ArcSwap::from_pointee(Own { chain: Arc::new(chain), membership }),
+            replacing: Mutex::default(),
             table: RwLock::default(),
             revocations: ArcSwap::from_pointee(revocations),
             merging: Mutex::default(),
@@ -135,11 +148,15 @@ impl Members {
     /// Takes a renewed chain of this peer. Who refused the old one may be asked again.
     ///
     /// # Errors
-    /// It does not hold at `now` (unix seconds), or is another peer's.
+    /// It does not hold at `now` (unix seconds), is another peer's, or was issued before the one in use.
     pub fn replace_own(&self, chain: Chain, now: u64) -> Result<Arc<Membership>, certificate::Error> {
         let membership = Arc::new(chain.verify(now, &self.0.mesh)?);
         if membership.peer != self.0.peer {
             return Err(certificate::Error::WrongSubject(membership.peer));
+        }
+        let _replacing = self.0.replacing.lock().unwrap_or_else(PoisonError::into_inner);
+        if membership.issued_at < self.own().issued_at {
+            return Err(certificate::Error::Superseded);
         }
         self.0.own.store(Arc::new(Own { chain: Arc::new(chain), membership: membership.clone() }));
         self.refused_peers().clear();
@@ -173,7 +190,8 @@ impl Members {
         Ok(membership)
     }
 
-    /// Takes a verified membership, and the version of the revocation list that its peer has.
+    /// Takes the verified membership of a peer that was admitted with it, and the version of the revocation list that its
+    /// peer has.
     pub fn insert(&self, membership: Membership, revocations: ListVersion) {
         self.refused_peers().remove(&membership.peer);
         self.set_called_revoked(None);
@@ -186,6 +204,40 @@ impl Members {
         let order = table.admitted;
         let peer = membership.peer;
         table.members.insert(peer, Entry { membership: Arc::new(membership), revocations, order });
+    }
+
+    /// Takes a verified membership that came by gossip, shown `by_itself` or by somebody else. A connection proves nothing
+    /// here: the issuer may have made the certificate without its subject.
+    ///
+    /// A delegate has a say over the members of its own branch only, else it could take the rights of any other away, the
+    /// mesh key's holder included, by a certificate that gives none. Peers never met make no room for themselves.
+    pub fn hear(&self, membership: Membership, by_itself: bool) -> Heard {
+        if membership.peer == self.0.peer || self.is_revoked(&membership) {
+            return Heard::Useless;
+        }
+        let mut table = self.0.table.write().unwrap_or_else(PoisonError::into_inner);
+        let Some(entry) = table.members.get_mut(&membership.peer) else { return Heard::Known };
+        let known = &entry.membership;
+        let delegate = |of: &Membership| match of.issuer {
+            certificate::Issuer::Delegate { peer, .. } => Some(peer),
+            certificate::Issuer::Mesh => None,
+        };
+        // Who is revoked has nothing to lose, and may have been invited again.
+        let may_say = by_itself
+            || delegate(&membership).is_none()
+            || delegate(&membership) == delegate(known)
+            || self.is_revoked(known);
+        if !may_say || membership.issued_at < known.issued_at {
+            return Heard::Useless;
+        }
+        if membership.issued_at == known.issued_at {
+            return Heard::Known;
+        }
+        let peer = membership.peer;
+        entry.membership = Arc::new(membership);
+        drop(table);
+        self.refused_peers().remove(&peer);
+        Heard::New
     }
 
     /// Members met that issue certificates, the one admitted last first; not this peer.

@@ -10,7 +10,11 @@ use crate::{
     routes::RENEW_PATH,
 };
 use bytes::Bytes;
-use dunlin_protocol::{certificate::Chain, id::PeerId, limits};
+use dunlin_protocol::{
+    certificate::{self, Chain},
+    id::PeerId,
+    limits,
+};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
@@ -67,26 +71,31 @@ async fn renew(handle: &Handle) -> Option<()> {
         },
         None => ask_issuers(handle).await?,
     };
-    let (stored, state) = (chain.clone(), handle.0.state.clone());
-    let own = handle.members().replace_own(chain.clone(), clock::unix_s()).ok()?;
+    let (renewed, state) = (chain.clone(), handle.0.state.clone());
+    let (members, issuing) = (handle.members().clone(), handle.0.issuing.clone());
+    let replace = move || {
+        // In memory and on disk at once: a delegation may have come with a certificate meanwhile.
+        let _changing = issuing.changing();
+        let own = members.replace_own(renewed.clone(), clock::unix_s())?;
+        Ok::<_, certificate::Error>((own, state.store_chain(&renewed)))
+    };
+    let (own, stored) = match tokio::task::spawn_blocking(replace).await.ok()? {
+        Ok(replaced) => replaced,
+        Err(error) => {
+            tracing::debug!(%error, "renewed certificate is of no use");
+            return None;
+        }
+    };
     tracing::info!(not_after = own.not_after, "certificate renewed");
-    match tokio::task::spawn_blocking(move || state.store_chain(&stored)).await {
-        Ok(Ok(())) => {}
-        _ => tracing::error!("renewed certificate could not be stored; it will be asked for again after a restart"),
+    if let Err(error) = stored {
+        tracing::error!(%error, "renewed certificate could not be stored; it will be asked for again after a restart");
     }
     publish(handle, chain).await;
     Some(())
 }
 
-/// Uses another certificate from now on, and tells the mesh of it.
-pub(crate) async fn show(handle: &Handle, chain: Chain) {
-    match handle.members().replace_own(chain.clone(), clock::unix_s()) {
-        Ok(_) => publish(handle, chain).await,
-        Err(error) => tracing::error!(%error, "this peer's new certificate does not hold"),
-    }
-}
-
-async fn publish(handle: &Handle, chain: Chain) {
+/// Tells the mesh of this peer's new certificate.
+pub(crate) async fn publish(handle: &Handle, chain: Chain) {
     // An error means that the node has ended.
     let _ = handle.0.commands.send(Command::Publish(Box::new(MeshMessage::Certificate(chain)))).await;
 }

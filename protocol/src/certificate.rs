@@ -1,7 +1,8 @@
 //! Membership certificates: who is a member of a mesh, in which roles, for which models, until when.
 //!
 //! A chain leads from the mesh key, over at most one delegation, to the certificate. It is verified with nothing but
-//! the mesh's id and the time. There is no not-before: a fast issuer's clock locks nobody out.
+//! the mesh's id and the time. There is no not-before: a fast clock of the mesh key's holder locks nobody out. Delegates are
+//! not trusted as far: what they issue ahead of time, no revocation of today would reach.
 
 use crate::{
     codec,
@@ -74,6 +75,23 @@ pub enum Error {
     /// The certificate is another peer's.
     #[error("certificate of peer {0}")]
     WrongSubject(PeerId),
+    /// Issued after its own end.
+    #[error("certificate issued at {issued_at}, after its end at {not_after} (unix seconds)")]
+    EndsBeforeIssue {
+        /// Unix seconds.
+        issued_at: u64,
+        /// Unix seconds.
+        not_after: u64,
+    },
+    /// In a delegate's name, and issued later than now and the leeway.
+    #[error("a delegate's certificate, issued at {issued_at} (unix seconds), which is to come; check the clocks")]
+    Ahead {
+        /// Unix seconds.
+        issued_at: u64,
+    },
+    /// This peer has one that was issued later.
+    #[error("issued before the certificate that is in use")]
+    Superseded,
     /// Past its end and the leeway.
     #[error("certificate expired at {not_after} (unix seconds)")]
     Expired {
@@ -220,6 +238,13 @@ impl Chain {
         check_bounds(&certificate.models, &certificate.tenants)?;
         if let Some(delegation) = &delegation {
             delegation.permits(&certificate)?;
+        }
+        let (issued_at, not_after) = (certificate.issued_at, certificate.not_after);
+        if issued_at > not_after {
+            return Err(Error::EndsBeforeIssue { issued_at, not_after });
+        }
+        if delegation.is_some() && issued_at > now.saturating_add(LEEWAY_S) {
+            return Err(Error::Ahead { issued_at });
         }
         let membership = Membership::of(certificate, delegation.as_ref());
         if !membership.valid_at(now) {

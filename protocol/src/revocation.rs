@@ -4,7 +4,7 @@
 //! this issuer admitted. Inviting a revoked peer again works: its new certificate is issued after T.
 
 use crate::{
-    certificate::{Issuer, Membership},
+    certificate::{Issuer, LEEWAY_S, Membership},
     codec,
     delegation::{self, Delegation},
     id::{MeshId, PeerId},
@@ -66,6 +66,14 @@ pub enum Error {
     /// Only the mesh key revokes delegations.
     #[error("a delegated issuer may not revoke a delegation")]
     NotAllowed,
+    /// A delegate's revocation of certificates that it cannot have issued: nothing issued later would count any more.
+    #[error("revokes what was issued before {before}, but the delegation ends at {not_after} (unix seconds)")]
+    BeyondDelegation {
+        /// Of the revocation, unix seconds.
+        before: u64,
+        /// Of the delegation, unix seconds.
+        not_after: u64,
+    },
     /// More entries than a list may have.
     #[error("list of {0} revocations")]
     TooMany(usize),
@@ -121,11 +129,11 @@ impl SignedRevocation {
     }
 
     fn verify_signer(&self, mesh: &MeshId) -> Result<(Revocation, Signer), Error> {
-        let (key, signer) = match &self.delegation {
-            None => (signed::mesh_key(mesh)?, Signer::Mesh),
+        let (key, signer, not_after) = match &self.delegation {
+            None => (signed::mesh_key(mesh)?, Signer::Mesh, None),
             Some(signed) => {
-                let issuer = delegation::verify(signed, mesh)?.issuer;
-                (signed::public_key(&issuer)?, Signer::Delegate(issuer))
+                let Delegation { issuer, not_after, .. } = delegation::verify(signed, mesh)?;
+                (signed::public_key(&issuer)?, Signer::Delegate(issuer), Some(not_after))
             }
         };
         let revocation = self.revocation.verify(&key)?;
@@ -134,6 +142,11 @@ impl SignedRevocation {
         }
         if matches!((signer, revocation.target), (Signer::Delegate(_), Target::Delegate(_))) {
             return Err(Error::NotAllowed);
+        }
+        if let Some(not_after) = not_after
+            && revocation.before > not_after.saturating_add(LEEWAY_S)
+        {
+            return Err(Error::BeyondDelegation { before: revocation.before, not_after });
         }
         Ok((revocation, signer))
     }
@@ -245,12 +258,20 @@ impl RevocationList {
         if self.entries.contains_key(&key) { Merged::New(revocation) } else { Merged::Full }
     }
 
-    /// Drops what is over the bounds, last in order first. Delegates cannot crowd out the mesh key.
+    /// Drops what is over the bounds, last in order first. Delegates cannot crowd out the mesh key, nor each other: the one
+    /// with the most entries loses one.
     fn trim(&mut self) {
         let is_mesh = |key: &&(Signer, Target)| key.0 == Signer::Mesh;
         let by_mesh = self.entries.keys().filter(is_mesh).count();
         if self.entries.len() - by_mesh > limits::DELEGATED_REVOCATIONS {
-            self.entries.pop_last();
+            let mut counts = BTreeMap::<Signer, usize>::new();
+            for (signer, _) in self.entries.keys().filter(|key| key.0 != Signer::Mesh) {
+                *counts.entry(*signer).or_default() += 1;
+            }
+            // Of several with as many, the last: which it is may not depend on the order of arrival.
+            let most = counts.into_iter().max_by_key(|(signer, count)| (*count, *signer)).map(|(signer, _)| signer);
+            let last = self.entries.keys().rfind(|key| Some(key.0) == most).copied();
+            last.and_then(|key| self.entries.remove(&key));
         }
         if by_mesh > limits::REVOCATIONS {
             let last = self.entries.keys().rfind(is_mesh).copied();
@@ -308,11 +329,13 @@ impl RevocationList {
         before(Target::Delegate(*delegate)).max(before(Target::Member(*delegate)))
     }
 
-    /// The moment before which certificates of `peer` are void, unix seconds, by whomever; 0 when never revoked.
+    /// The moment before which certificates of `peer` are void, unix seconds; 0 when never revoked. `delegate`: in whose
+    /// name they are, unless the mesh key's. What other delegates say does not count.
     #[must_use]
-    pub fn revoked_before(&self, peer: &PeerId) -> u64 {
-        let of_peer = self.entries.iter().filter(|((_, target), _)| *target == Target::Member(*peer));
-        of_peer.map(|(_, (before, _))| *before).max().unwrap_or(0)
+    pub fn revoked_before(&self, peer: &PeerId, delegate: Option<&PeerId>) -> u64 {
+        let member = Target::Member(*peer);
+        let before = |signer| self.entries.get(&(signer, member)).map_or(0, |(before, _)| *before);
+        before(Signer::Mesh).max(delegate.map_or(0, |delegate| before(Signer::Delegate(*delegate))))
     }
 
     /// Number of entries.

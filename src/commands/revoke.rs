@@ -17,13 +17,14 @@ pub(crate) async fn run(peer: &str, home: &Path) -> Result<()> {
         bail!(Failure::Usage("this is this machine itself; revoke it on another one that may issue".into()));
     }
     let known: Vec<PeerInfo> = client.get("/peers").await?;
-    if !known.iter().any(|other| other.peer == peer.to_string()) {
-        output::note("no such member is known here; it is revoked all the same");
-    }
+    let is_known = known.iter().any(|other| other.peer == peer.to_string());
     let issuers: Vec<IssuerInfo> = client.get("/issuers").await?;
     let was_issuer = issuers.iter().any(|issuer| issuer.peer == peer.to_string());
     client.post::<serde_json::Value>("/revoke", &Revoke { peer: peer.to_string() }).await?;
     output::line(&format!("revoked {peer}"));
+    if !is_known {
+        output::note("no such member is known here; it is revoked all the same");
+    }
     if was_issuer {
         output::note("its right to issue ended as well, and so did the memberships that it gave");
     }

@@ -4,12 +4,13 @@ use crate::{
     clock, directory,
     event_loop::{EventLoop, SETTLE},
     gossip::{self, Judgement, Learnt},
+    members::Heard,
 };
 use dunlin_protocol::{
     announcement::ReplicaState,
     certificate::Chain,
     id::PeerId,
-    revocation::{ListVersion, Merged, SignedRevocation},
+    revocation::{Merged, SignedRevocation},
 };
 use libp2p::gossipsub::{Event, Message, MessageAcceptance, MessageId};
 use std::time::Instant;
@@ -47,7 +48,7 @@ impl EventLoop {
             Some(Learnt::Directory(event)) if self.is_about_self(&event) => acceptance = MessageAcceptance::Ignore,
             Some(Learnt::Directory(event)) => self.learn_from(source, *event),
             Some(Learnt::Revocation(revocation)) => acceptance = self.on_revocation(*revocation),
-            Some(Learnt::Certificate(chain)) => acceptance = self.on_certificate(&chain),
+            Some(Learnt::Certificate(chain)) => acceptance = self.on_certificate(source, &chain),
             None => {}
         }
         // False means that the message was forgotten meanwhile, which is harmless.
@@ -80,23 +81,18 @@ impl EventLoop {
         }
     }
 
-    /// A certificate counts when it is later than the one that is known of its peer. It needs no connection: the mesh's
-    /// key has signed it.
-    fn on_certificate(&self, chain: &Chain) -> MessageAcceptance {
+    /// A certificate counts when it is later than the one that is known of its peer, see [`Members::hear`].
+    ///
+    /// [`Members::hear`]: crate::members::Members::hear
+    fn on_certificate(&self, source: PeerId, chain: &Chain) -> MessageAcceptance {
         let Ok(membership) = chain.verify(clock::unix_s(), &self.shared.mesh) else {
             return MessageAcceptance::Reject;
         };
         let peer = membership.peer;
-        let known = self.members.get(&peer).map(|known| known.issued_at);
-        if peer == self.shared.peer_id
-            || known.is_some_and(|known| known > membership.issued_at)
-            || self.members.is_revoked(&membership)
-        {
-            return MessageAcceptance::Ignore;
-        }
-        if known != Some(membership.issued_at) {
-            self.members.insert(membership, ListVersion::default());
-            self.tell_rights(peer);
+        match self.members.hear(membership, source == peer) {
+            Heard::Useless => return MessageAcceptance::Ignore,
+            Heard::New => self.tell_rights(peer),
+            Heard::Known => {}
         }
         // Known here does not mean known there: others have not met this peer.
         MessageAcceptance::Accept

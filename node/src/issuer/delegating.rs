@@ -44,7 +44,7 @@ impl Issuer {
     /// Lets `member` issue, from `now` (unix seconds) on. It counts once the member has it; see [`Self::remember`].
     ///
     /// # Errors
-    /// [`Error::NotTheMeshKey`]; the member was revoked; too many patterns.
+    /// [`Error::NotTheMeshKey`]; [`Error::Narrower`]; the member was revoked; too many patterns.
     pub fn delegate(
         &self,
         member: &Membership,
@@ -62,7 +62,7 @@ impl Issuer {
         let peer = member.peer;
         // Later than what was revoked and than the certificate that others know, whatever the clocks say. Delegation and
         // certificate at the same moment, so that who knows the one can revoke the other.
-        let revoked = revocations.revoked_before(&peer).max(revocations.delegations_revoked_before(&peer));
+        let revoked = revocations.revoked_before(&peer, None).max(revocations.delegations_revoked_before(&peer));
         let issued_at = now.max(revoked).max(member.issued_at.saturating_add(1));
         let delegation = Delegation {
             mesh: self.mesh(),
@@ -74,6 +74,11 @@ impl Issuer {
             issued_at,
             not_after: now.saturating_add(options.life.as_secs()),
         };
+        // The delegate may keep the file of the former one, which nothing but a revocation ends.
+        let former = self.delegations(revocations, now)?.into_iter().find(|row| row.terms.issuer == peer);
+        if former.is_some_and(|former| !covers(&delegation, &former.terms)) {
+            return Err(Error::Narrower(peer));
+        }
         certificate::check_bounds(&delegation.models, &[]).map_err(certificate::Error::from)?;
         let holder = member.authority() == Some(Authority::MeshKey);
         let capability = if holder { certificate::ISSUE } else { certificate::DELEGATE };
@@ -86,7 +91,7 @@ impl Issuer {
         };
         let delegation = self.0.signer.sign(&delegation)?;
         let (row, chain) = self.certify(grant, None, issued_at, now)?;
-        self.0.db.add_issued(&row)?;
+        self.0.db.add_issued(&row, now)?;
         Ok(Appointment { delegation, chain })
     }
 
@@ -131,4 +136,13 @@ impl Issuer {
     fn require_mesh_key(&self) -> Result<(), Error> {
         if self.holds_mesh_key() { Ok(()) } else { Err(Error::NotTheMeshKey) }
     }
+}
+
+/// Whether whatever `former` gives, `new` does too.
+fn covers(new: &Delegation, former: &Delegation) -> bool {
+    new.roles.includes(former.roles)
+        && new.models.covers(&former.models)
+        && former.capabilities.iter().all(|capability| new.capabilities.contains(capability))
+        && new.life_s >= former.life_s
+        && new.not_after >= former.not_after
 }

@@ -72,7 +72,9 @@ impl Issuer {
             Ok(last.is_ok_and(|last| !is_due(&last) && !revocations.revokes(&last) && gives(&last, &grant)))
         };
         let issue = || self.issued_of(grant.clone(), branch.as_ref(), revocations, now);
-        let chain = self.0.db.renew(&member.peer, still_good, issue)?;
+        let from_mesh_key = branch.is_some() && member.issuer == certificate::Issuer::Mesh;
+        let taken_until = from_mesh_key.then(|| member.not_after.saturating_add(certificate::LEEWAY_S));
+        let chain = self.0.db.renew(&member.peer, now, taken_until, still_good, issue)?;
         Ok(Chain::decode(&chain).map_err(certificate::Error::from)?)
     }
 
@@ -114,17 +116,20 @@ impl Issuer {
         self.issue(Grant { subject: self.0.peer, roles, models, capabilities, name }, revocations, now)
     }
 
-    /// A certificate for this peer as one that holds no mesh key any more, `delegated` or not.
+    /// A certificate for this peer as one that holds no mesh key any more. Others are told that it issues only if
+    /// `delegation`, its own, is in force.
     ///
     /// # Errors
     /// The database fails.
     pub(crate) fn step_down(
         &self,
         own: &Membership,
-        delegated: bool,
+        delegation: Option<Signed<Delegation>>,
         revocations: &RevocationList,
         now: u64,
     ) -> Result<Chain, Error> {
+        let branch = delegation.and_then(|signed| Branch::verified(signed, &self.0.mesh).ok());
+        let delegated = branch.is_some_and(|branch| branch.check(revocations, now).is_ok());
         let capabilities = if delegated { vec![certificate::DELEGATE.to_owned()] } else { Vec::new() };
         let (roles, models, name) = (own.roles, own.models.clone(), own.name.clone());
         self.issue(Grant { subject: self.0.peer, roles, models, capabilities, name }, revocations, now)

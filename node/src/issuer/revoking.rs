@@ -23,7 +23,7 @@ impl Issuer {
     /// Whether revoking `peer` here would end its membership, of which `known` was seen last.
     ///
     /// # Errors
-    /// [`Error::NotInBranch`]; this peer may not issue any more; the database fails.
+    /// [`Error::NotInBranch`]; [`Error::AdmittedByMeshKey`]; this peer may not issue any more; the database fails.
     pub fn may_revoke(
         &self,
         peer: PeerId,
@@ -38,6 +38,13 @@ impl Issuer {
             Some(certificate::Issuer::Mesh) => false,
             None => self.0.db.last_issued(&peer)?.is_some(),
         };
-        if own { Ok(()) } else { Err(Error::NotInBranch(peer)) }
+        if !own {
+            return Err(Error::NotInBranch(peer));
+        }
+        // The member would come back with that one.
+        match self.0.db.taken_until(&peer)? {
+            Some(until) if until >= now => Err(Error::AdmittedByMeshKey { peer, until }),
+            _ => Ok(()),
+        }
     }
 }

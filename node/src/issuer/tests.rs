@@ -223,9 +223,27 @@ fn certificates_that_ended_long_ago_are_forgotten() {
     assert_eq!(rows(&home, "issued", gone), 0);
 }
 
+#[test]
+fn a_certificate_of_the_far_future_has_no_other_forgotten() {
+    let home = home();
+    let issuer = issuer(&home);
+    let (one, two) = (peer(), peer());
+    redeem(&issuer, &invite(&issuer, 2), one, NOW).unwrap();
+    let mut list = RevocationList::default();
+    list.insert(issuer.revoke(two, NOW + 400 * DAY, NOW).unwrap(), &issuer.mesh()).unwrap();
+    let grant = |subject| Grant { subject, roles: Roles::NONE, models: Models::Any, capabilities: vec![], name: None };
+    // Of no use, and does no harm.
+    let _ = issuer.issue(grant(two), &list, NOW);
+    assert_eq!(rows(&home, "issued", one), 1);
+}
+
 mod delegates {
     use super::*;
-    use dunlin_protocol::{certificate::Issuer as Name, pattern::Pattern};
+    use dunlin_protocol::{
+        certificate::Issuer as Name,
+        pattern::Pattern,
+        revocation::{Revocation, SignedRevocation, Target},
+    };
 
     fn only(pattern: &str) -> Models {
         Models::Only(vec![Pattern::new(pattern).unwrap()])
@@ -343,5 +361,106 @@ mod delegates {
         let member = member_of(&delegate, peer());
         let late = delegate.renew(&member, None, &RevocationList::default(), NOW + 4 * DAY);
         assert!(matches!(late, Err(Error::EndsWithDelegation)), "{late:?}");
+    }
+
+    /// What a delegate revokes, in its own words: it need not run this program.
+    fn says(home: &Home, revocation: Revocation) -> SignedRevocation {
+        let right = home.state.delegation().unwrap().unwrap();
+        SignedRevocation::by_delegate(&revocation, right, &home.state.identity().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn they_put_no_certificate_of_others_out_of_reach() {
+        let first = home();
+        let holder = issuer(&first);
+        let branch = delegate_of(&holder, 100 * DAY);
+        let delegate = issuer(&branch);
+        let (mesh, own, other) = (holder.mesh(), member_of(&delegate, peer()), member_of(&holder, peer()));
+        let mut list = RevocationList::default();
+        for target in [other.peer, own.peer].map(Target::Member) {
+            let last = Revocation { mesh, target, before: NOW + 100 * DAY };
+            list.insert(says(&branch, last), &mesh).unwrap();
+        }
+        let later = NOW + 25 * DAY;
+        let renewed = holder.renew(&other, None, &list, later).unwrap().verify(later, &mesh).unwrap();
+        assert_eq!(renewed.issued_at, later);
+        let appointed = holder.delegate(&other, &DelegationOptions::default(), &list, later).unwrap();
+        assert_eq!(appointed.delegation.peek().unwrap().issued_at, later);
+        let again = holder.redeem(own.peer, &invite(&holder, 1).request(own.peer, None).unwrap(), &list, NOW).unwrap();
+        assert_eq!(again.verify(NOW, &mesh).unwrap().issued_at, NOW, "the mesh key takes it in");
+        let token =
+            delegate.invite(&delegate.default_invitation(), vec![], NOW, &mut StdRng::from_seed([3; 32])).unwrap();
+        let refused = delegate.redeem(own.peer, &token.request(own.peer, None).unwrap(), &list, NOW).unwrap_err();
+        assert_eq!(refused.refusal(), Refusal::Revoked);
+    }
+
+    #[test]
+    fn a_member_that_the_mesh_key_admitted_is_not_theirs_to_revoke_until_its_old_certificate_has_ended() {
+        let (first, none) = (home(), RevocationList::default());
+        let holder = issuer(&first);
+        let branch = delegate_of(&holder, 100 * DAY);
+        let delegate = issuer(&branch);
+        let grant = Grant {
+            subject: peer(),
+            roles: Roles::from_iter([Role::Agent]),
+            models: only("Qwen/Qwen3"),
+            capabilities: vec![],
+            name: None,
+        };
+        let member = holder.issue(grant, &none, NOW).unwrap().verify(NOW, &holder.mesh()).unwrap();
+        let later = NOW + 26 * DAY;
+        let taken = delegate.renew(&member, None, &none, later).unwrap().verify(later, &holder.mesh()).unwrap();
+        let until = member.not_after + certificate::LEEWAY_S;
+        for known in [Some(&taken), None] {
+            let refused = delegate.may_revoke(taken.peer, known, &none, later);
+            assert!(
+                matches!(refused, Err(Error::AdmittedByMeshKey { until: told, .. }) if told == until),
+                "{refused:?}"
+            );
+            assert!(delegate.may_revoke(taken.peer, known, &none, until + 1).is_ok());
+        }
+        // It would have come back with it.
+        let mut list = RevocationList::default();
+        list.insert(delegate.revoke(taken.peer, 0, later).unwrap(), &holder.mesh()).unwrap();
+        assert!(list.revokes(&taken) && !list.revokes(&member));
+    }
+
+    #[test]
+    fn a_narrower_delegation_takes_the_end_of_the_former_one() {
+        let (first, none) = (home(), RevocationList::default());
+        let holder = issuer(&first);
+        let member = member_of(&holder, peer());
+        let wide = DelegationOptions::default();
+        let first_one = holder.delegate(&member, &wide, &none, NOW).unwrap();
+        holder.remember(&first_one).unwrap();
+        let narrower = [
+            DelegationOptions { models: only("Qwen/*"), ..wide.clone() },
+            DelegationOptions { roles: Roles::from_iter([Role::Agent]), ..wide.clone() },
+            DelegationOptions { certificate_life: Duration::from_secs(DAY), ..wide.clone() },
+            DelegationOptions { life: Duration::from_secs(DAY), ..wide.clone() },
+        ];
+        for options in &narrower {
+            assert!(matches!(holder.delegate(&member, options, &none, NOW), Err(Error::Narrower(_))), "{options:?}");
+        }
+        assert!(holder.delegate(&member, &wide, &none, NOW + 9).is_ok());
+        let mut list = RevocationList::default();
+        list.insert(holder.undelegate(member.peer, 0, NOW).unwrap(), &holder.mesh()).unwrap();
+        assert!(holder.delegate(&member, &narrower[0], &list, NOW).is_ok());
+    }
+
+    #[test]
+    fn who_gives_the_mesh_key_away_says_that_it_issues_only_if_it_does() {
+        let (first, none) = (home(), RevocationList::default());
+        let holder = issuer(&first);
+        let own = first.state.chain().unwrap().unwrap().verify(NOW, &holder.mesh()).unwrap();
+        let life = Duration::from_secs(5 * DAY);
+        let options = DelegationOptions { life, ..DelegationOptions::default() };
+        let right = holder.delegate(&own, &options, &none, NOW).unwrap().delegation;
+        let says = |now| {
+            let chain = holder.step_down(&own, Some(right.clone()), &none, now).unwrap();
+            chain.verify(now, &holder.mesh()).unwrap().authority()
+        };
+        assert_eq!(says(NOW + 9), Some(certificate::Authority::Delegation));
+        assert_eq!(says(NOW + 5 * DAY), None);
     }
 }

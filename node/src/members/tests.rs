@@ -1,9 +1,11 @@
 use super::*;
 use dunlin_protocol::{
     certificate::{Certificate, LEEWAY_S},
+    delegation::Delegation,
     id::{Role, Roles},
     pattern::Models,
     revocation::Target,
+    signed::Signed,
 };
 use libp2p::identity::Keypair;
 
@@ -135,4 +137,80 @@ fn issuers_are_known_by_their_certificates() {
     }
     let known = |members: &Members| members.issuers().iter().map(|issuer| issuer.peer).collect::<Vec<_>>();
     assert_eq!(known(&members), [issuers[1], issuers[0]]);
+}
+
+/// A member in the branch of `delegate`, with nothing that it could do.
+fn stripped(mesh: &Mesh, delegate: &Keypair, subject: PeerId, issued_at: u64) -> Membership {
+    let delegation = Delegation {
+        mesh: mesh.id,
+        issuer: delegate.public().to_peer_id(),
+        roles: Roles::from_iter([Role::Agent]),
+        models: Models::Any,
+        capabilities: vec![],
+        life_s: 1000,
+        issued_at: NOW,
+        not_after: NOW + 1000,
+    };
+    let certificate = Certificate {
+        issuer: delegation.issuer,
+        roles: Roles::NONE,
+        models: Models::Only(vec![]),
+        issued_at,
+        ..mesh.chain(subject, &[]).certificate.peek().unwrap()
+    };
+    let right = Signed::sign(&delegation, &mesh.key).unwrap();
+    Chain::by_delegate(&certificate, right, delegate).unwrap().verify(NOW, &mesh.id).unwrap()
+}
+
+#[test]
+fn a_delegate_takes_nothing_from_members_of_others_by_gossip() {
+    let mesh = mesh();
+    let members = mesh.members();
+    let (delegate, other) = (Keypair::generate_ed25519(), Keypair::generate_ed25519());
+    let holder = mesh.chain(peer(), &["issue"]).verify(NOW, &mesh.id).unwrap();
+    let anothers = stripped(&mesh, &other, peer(), NOW);
+    for victim in [holder, anothers] {
+        members.insert(victim.clone(), ListVersion::default());
+        let attack = stripped(&mesh, &delegate, victim.peer, NOW + 500);
+        assert_eq!(members.hear(attack.clone(), false), Heard::Useless);
+        assert_eq!(*members.get(&victim.peer).unwrap(), victim);
+        // It may have asked for that, and says so.
+        assert_eq!(members.hear(attack.clone(), true), Heard::New);
+        assert_eq!(*members.get(&victim.peer).unwrap(), attack);
+        // Now it is in the branch.
+        assert_eq!(members.hear(stripped(&mesh, &delegate, victim.peer, NOW + 600), false), Heard::New);
+        assert_eq!(members.hear(attack, false), Heard::Useless, "older");
+    }
+}
+
+#[test]
+fn gossip_of_peers_never_met_takes_no_room_and_lifts_no_suspicion() {
+    let mesh = mesh();
+    let members = mesh.members();
+    let (met, now) = (peer(), Instant::now());
+    members.insert(mesh.member(met), ListVersion(7));
+    members.note_refused_by(peer(), Refusal::Revoked, now);
+    let unknown = peer();
+    assert_eq!(members.hear(mesh.member(unknown), false), Heard::Known);
+    assert_eq!(members.get(&unknown), None);
+    let newer = Membership { issued_at: NOW + 1, ..mesh.member(met) };
+    assert_eq!(members.hear(newer.clone(), false), Heard::New);
+    assert_eq!(*members.get(&met).unwrap(), newer);
+    assert!(members.wants_revocations_of(&met), "its list is as it was");
+    assert!(matches!(members.standing(), Standing::CalledRevoked(_)));
+    members.insert(newer, ListVersion::default());
+    assert_eq!(members.standing(), Standing::Member, "somebody let this one in");
+}
+
+#[test]
+fn the_own_certificate_is_not_replaced_by_an_older_one() {
+    let mesh = mesh();
+    let members = mesh.members();
+    let chain = |issued_at| {
+        let own = mesh.chain(members.peer_id(), &[]).certificate.peek().unwrap();
+        Chain::by_mesh_key(&Certificate { issued_at, ..own }, &mesh.key).unwrap()
+    };
+    members.replace_own(chain(NOW + 9), NOW).unwrap();
+    assert_eq!(members.replace_own(chain(NOW + 8), NOW), Err(certificate::Error::Superseded));
+    assert_eq!(members.own().issued_at, NOW + 9);
 }

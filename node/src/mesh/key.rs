@@ -47,7 +47,7 @@ pub fn remove(state: &StateDir, now: u64) -> Result<(), Error> {
     let (issuer, mesh) = holder(state, now)?;
     // Others must not ask here for what can't be given any more.
     let own = mesh.members.own();
-    let chain = issuer.step_down(&own, state.delegation()?.is_some(), &mesh.members.revocations(), now)?;
+    let chain = issuer.step_down(&own, state.delegation()?, &mesh.members.revocations(), now)?;
     state.store_chain(&chain)?;
     Ok(state.remove_mesh_key()?)
 }

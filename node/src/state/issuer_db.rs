@@ -156,34 +156,39 @@ impl IssuerDb {
                 params![key, peer.to_bytes(), issued.chain, seconds(now)],
             )
             .map_err(Error::Failed)?;
-        insert_issued(&transaction, &issued.row)?;
+        insert_issued(&transaction, &issued.row, now)?;
         transaction.commit().map_err(Error::Failed)?;
         Ok(Ok(issued.chain))
     }
 
-    /// Remembers a certificate that no invitation led to: a renewal, or the first one of a mesh.
+    /// Remembers a certificate that no invitation led to, at `now` (unix seconds): the first one of a mesh, for example.
     ///
     /// # Errors
     /// The database fails.
-    pub fn add_issued(&self, row: &IssuedRow) -> Result<(), Error> {
+    pub fn add_issued(&self, row: &IssuedRow, now: u64) -> Result<(), Error> {
         let mut connection = self.connection();
-        let transaction = connection.transaction()?;
-        insert_issued(&transaction, row)?;
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        insert_issued(&transaction, row, now)?;
         Ok(transaction.commit()?)
     }
 
-    /// The renewal that `peer` got last, if `still_good` says so of it; or else the one that `issue` makes, remembered.
+    /// The renewal that `peer` got last, if `still_good` says so of it; or else the one that `issue` makes, remembered at
+    /// `now` (unix seconds). `taken_until`: the peer comes from the mesh key, whose certificate counts until then, unix
+    /// seconds.
     ///
     /// # Errors
     /// The database fails, or `issue` does, and nothing is remembered.
     pub fn renew<E: From<Error>>(
         &self,
         peer: &PeerId,
+        now: u64,
+        taken_until: Option<u64>,
         still_good: impl FnOnce(&[u8]) -> Result<bool, E>,
         issue: impl FnOnce() -> Result<Issued, E>,
     ) -> Result<Vec<u8>, E> {
         let mut connection = self.connection();
-        let transaction = connection.transaction().map_err(Error::Failed)?;
+        let transaction =
+            connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(Error::Failed)?;
         let last = transaction
             .query_row("SELECT chain FROM renewals WHERE peer = ?1", [peer.to_bytes()], |row| row.get::<_, Vec<u8>>(0))
             .optional()
@@ -200,7 +205,10 @@ impl IssuerDb {
                 params![peer.to_bytes(), issued.chain],
             )
             .map_err(Error::Failed)?;
-        insert_issued(&transaction, &issued.row)?;
+        if let Some(until) = taken_until {
+            insert_taken(&transaction, peer, until, now)?;
+        }
+        insert_issued(&transaction, &issued.row, now)?;
         transaction.commit().map_err(Error::Failed)?;
         Ok(issued.chain)
     }
@@ -216,6 +224,18 @@ impl IssuerDb {
             |row| row.get(0),
         )?;
         Ok(newest.and_then(|newest| u64::try_from(newest).ok()))
+    }
+
+    /// Until when a certificate of the mesh key counts for `peer`, which a delegate renewed since, unix seconds.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub fn taken_until(&self, peer: &PeerId) -> Result<Option<u64>, Error> {
+        let until: Option<i64> = self
+            .connection()
+            .query_row("SELECT until FROM taken WHERE peer = ?1", [peer.to_bytes()], |row| row.get(0))
+            .optional()?;
+        Ok(until.and_then(|until| u64::try_from(until).ok()))
     }
 
     /// Ends an invitation early. Returns whether it was there.
@@ -260,18 +280,29 @@ pub struct Issued {
 }
 
 /// Remembers a certificate in place of those before it, and forgets what ended long ago.
-fn insert_issued(connection: &Connection, row: &IssuedRow) -> Result<(), Error> {
+fn insert_issued(connection: &Connection, row: &IssuedRow, now: u64) -> Result<(), Error> {
     connection.execute(
         "DELETE FROM issued WHERE peer = ?1 AND issued_at <= ?2",
         params![row.peer.to_bytes(), seconds(row.issued_at)],
     )?;
-    let forgotten = seconds(row.issued_at.saturating_sub(KEPT_S));
+    let forgotten = seconds(now.saturating_sub(KEPT_S));
     if connection.execute("DELETE FROM issued WHERE not_after < ?1", [forgotten])? > 0 {
         connection.execute("DELETE FROM renewals WHERE peer NOT IN (SELECT peer FROM issued)", [])?;
     }
     connection.execute(
         "INSERT INTO issued (peer, issued_at, not_after, roles, name) VALUES (?1, ?2, ?3, ?4, ?5)",
         params![row.peer.to_bytes(), seconds(row.issued_at), seconds(row.not_after), row.roles, row.name],
+    )?;
+    Ok(())
+}
+
+/// Remembers how long a member's certificate of the mesh key counts, and forgets those that count no more.
+fn insert_taken(connection: &Connection, peer: &PeerId, until: u64, now: u64) -> Result<(), Error> {
+    connection.execute("DELETE FROM taken WHERE until < ?1", [seconds(now)])?;
+    connection.execute(
+        "INSERT INTO taken (peer, until) VALUES (?1, ?2)
+         ON CONFLICT (peer) DO UPDATE SET until = max(until, excluded.until)",
+        params![peer.to_bytes(), seconds(until)],
     )?;
     Ok(())
 }

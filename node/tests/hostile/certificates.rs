@@ -137,8 +137,8 @@ async fn a_revoked_member_is_refused_and_comes_back_with_a_new_certificate(liste
     let revocation = victim.issuer.revoke(peer(&key), known, clock::unix_s()).unwrap();
     victim.members.revoke(revocation).unwrap();
     assert_eq!(refusal_of(&mut victim, &key, chain).await, Refusal::Revoked);
-    let again =
-        victim.certificate(peer(&key), |c| c.issued_at = victim.members.revocations().revoked_before(&peer(&key)));
+    let again = victim
+        .certificate(peer(&key), |c| c.issued_at = victim.members.revocations().revoked_before(&peer(&key), None));
     let reply = Raw::connect(&key, &victim.address).await.reply(&hello(again)).await;
     assert!(matches!(reply, Reply::Member(_)), "{reply:?}");
 }

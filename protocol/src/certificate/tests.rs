@@ -94,6 +94,13 @@ fn a_delegate_gives_no_more_than_it_may() {
     assert_eq!(refused(|c| c.models = Models::Any), delegation::Error::Models);
     assert_eq!(refused(|c| c.capabilities = vec![ISSUE.into()]), delegation::Error::Capability(ISSUE.into()));
     assert!(matches!(refused(|c| c.issued_at -= 1), delegation::Error::Life { .. }));
+    // Out of reach of the revocations of today.
+    let ahead = NOW + LEEWAY_S + 1;
+    assert_eq!(under_delegation(|c| c.issued_at = ahead), Err(Error::Ahead { issued_at: ahead }));
+    assert!(under_delegation(|c| c.issued_at = ahead - 1).is_ok());
+    let end = NOW + 30 * DAY;
+    let backwards = Error::EndsBeforeIssue { issued_at: u64::MAX, not_after: end };
+    assert_eq!(under_delegation(|c| c.issued_at = u64::MAX), Err(backwards));
     assert_eq!(
         refused(|c| {
             c.issued_at = NOW + 31 * DAY;

@@ -42,7 +42,7 @@ fn what_was_issued_before_is_void_and_inviting_again_works() {
     let mut member_again = membership_of_mesh();
     let list = list(&[by_mesh(member(3), NOW + 10)]);
     assert!(list.revokes(&member_again));
-    assert_eq!(list.revoked_before(&member_again.peer), NOW + 10);
+    assert_eq!(list.revoked_before(&member_again.peer, None), NOW + 10);
     member_again.issued_at = NOW + 10;
     assert!(!list.revokes(&member_again));
 }
@@ -74,6 +74,47 @@ fn a_delegate_revokes_its_own_branch_only() {
     assert!(!list.revokes(&membership_of_mesh()));
     let delegate = Target::Delegate(key(2).public().to_peer_id());
     assert_eq!(by_delegate(delegate, NOW).verify(&mesh(1)), Err(Error::NotAllowed));
+}
+
+/// Else the next certificate of the mesh key would be issued at the end of time, and nothing would ever reach it.
+#[test]
+fn a_delegate_makes_nobody_irrevocable() {
+    let end = delegation().not_after;
+    let refused = Error::BeyondDelegation { before: u64::MAX, not_after: end };
+    assert_eq!(by_delegate(member(3), u64::MAX).verify(&mesh(1)), Err(refused));
+    assert!(by_delegate(member(3), end + LEEWAY_S + 1).verify(&mesh(1)).is_err());
+    let list = list(&[by_delegate(member(3), end)]);
+    let (peer, delegate) = (key(3).public().to_peer_id(), key(2).public().to_peer_id());
+    assert_eq!(list.revoked_before(&peer, None), 0, "what the mesh key issues is not the delegate's to judge");
+    assert_eq!(list.revoked_before(&peer, Some(&key(4).public().to_peer_id())), 0, "nor what another one does");
+    assert_eq!(list.revoked_before(&peer, Some(&delegate)), end);
+}
+
+#[test]
+fn a_delegate_crowds_out_no_other_and_the_order_does_not_matter() {
+    let entry = |signer: u8, n: u64| {
+        let mut seed = [7; 32];
+        seed[..8].copy_from_slice(&n.to_le_bytes());
+        let peer = libp2p_identity::Keypair::ed25519_from_bytes(seed).unwrap().public().to_peer_id();
+        let signer = Signer::Delegate(key(signer).public().to_peer_id());
+        (revocation(Target::Member(peer), NOW), signer, by_mesh(member(3), NOW))
+    };
+    let flood = limits::DELEGATED_REVOCATIONS as u64 + 50;
+    // Whichever comes first in the order of peers floods.
+    for (quiet, loud) in [(2, 4), (4, 2)] {
+        let entries: Vec<_> = (0..flood).map(|n| entry(loud, n)).chain((0..9).map(|n| entry(quiet, n))).collect();
+        let (mut forward, mut backward) = (RevocationList::default(), RevocationList::default());
+        for (revocation, signer, signed) in entries.iter().cloned() {
+            forward.add(revocation, signer, signed);
+        }
+        for (revocation, signer, signed) in entries.iter().rev().cloned() {
+            backward.add(revocation, signer, signed);
+        }
+        let quiet = Signer::Delegate(key(quiet).public().to_peer_id());
+        assert_eq!(forward.entries.keys().filter(|(signer, _)| *signer == quiet).count(), 9);
+        assert_eq!(forward.len(), limits::DELEGATED_REVOCATIONS);
+        assert!(forward.entries.keys().eq(backward.entries.keys()));
+    }
 }
 
 #[test]

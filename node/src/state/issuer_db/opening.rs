@@ -27,6 +27,9 @@ const SCHEMA: &str = "
     CREATE INDEX issued_by_peer ON issued (peer, issued_at);
 ";
 
+/// Came later than the rest: databases made without it get it when they are opened.
+const TAKEN: &str = "CREATE TABLE IF NOT EXISTS taken (peer BLOB PRIMARY KEY, until INTEGER NOT NULL) STRICT";
+
 /// Whose database it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Owner {
@@ -67,6 +70,7 @@ impl IssuerDb {
         })?;
         // FULL: a use that was answered stays counted, even when the power fails.
         connection.pragma_update(None, "synchronous", "FULL")?;
+        connection.execute_batch(TAKEN)?;
         Ok(Self(Mutex::new(connection)))
     }
 }
