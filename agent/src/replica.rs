@@ -439,6 +439,22 @@ pub(crate) mod tests {
         assert!(replica.gate.counts().draining);
     }
 
+    /// A model that is missing makes the engine be looked at now, and a client that asks for a hundred such models makes
+    /// that happen once.
+    #[tokio::test]
+    async fn a_missing_model_is_looked_into_at_once_and_seldom() {
+        let replica = replica(&[]);
+        let looks = || tokio::time::timeout(Duration::from_millis(20), replica.look.notified());
+        assert!(looks().await.is_err());
+        replica.model_missed();
+        assert!(looks().await.is_ok());
+        (0..100).for_each(|_| replica.model_missed());
+        assert!(looks().await.is_err());
+        *lock(&replica.doubted) = Instant::now().checked_sub(DOUBTS_APART);
+        replica.model_missed();
+        assert!(looks().await.is_ok());
+    }
+
     /// Nobody waits for a found engine that went away; when it is back, it serves.
     #[test]
     fn what_left_may_come_back_until_the_end() {

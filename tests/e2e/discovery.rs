@@ -167,6 +167,5 @@ fn logs_from_any_member_with_the_right() {
     let other = mesh.agent("b", &["--launch", "demo", "--model", "other"]);
     mesh.proxy.wait_for_replicas("other", 1);
     let refused = other.home.run(&["logs", &replica]);
-    assert!(!refused.status.success() && !String::from_utf8_lossy(&refused.stderr).is_empty(), "{refused:?}");
-    eprintln!("{}", String::from_utf8_lossy(&refused.stderr));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("no role that may call this"), "{refused:?}");
 }

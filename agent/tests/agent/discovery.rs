@@ -175,7 +175,7 @@ async fn an_engine_that_serves_something_else_now_leaves_the_old_topic() {
     let old = ModelId::new("smollm2-135m").unwrap();
     running.chat(old.as_str(), serde_json::json!({})).await;
     let took = running.serves("the new", &["TinyLlama-1.1B-Chat-v1.0"]).await;
-    assert!(took < WITHIN, "the 404 made the agent look: {took:?}");
+    assert!(took < WITHIN, "{took:?}");
     assert_eq!(running.engine(0).runtime.as_str(), "tensorrt-llm");
     assert_eq!(running.chat(old.as_str(), serde_json::json!({})).await.json()["error"]["code"], "model_not_found");
     running.stop().await;
