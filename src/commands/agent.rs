@@ -18,6 +18,7 @@ pub(crate) async fn run(args: AgentArgs, home: &Path) -> Result<()> {
     let state = StateDir::open(home)?;
     service::require(&state, &node, Role::Agent)?;
     let engines = Engines::resolve(&args.engines, file).await?;
+    engines.print_found();
     if engines.list.is_empty() {
         output::line("engine    none at the usual local ports yet; one that comes up there is taken in");
         output::line("          elsewhere: --engine URL, --discover PORT, or --launch RUNTIME -- ARGS");

@@ -7,7 +7,7 @@ use crate::{
     signals,
 };
 use anyhow::{Context, Result, bail};
-use dunlin_agent::{Agent, EngineConfig, Source, engine::discover::discover_on, usual_ports};
+use dunlin_agent::{Agent, EngineConfig, Found, Source, engine::discover::discover_on, usual_ports};
 use dunlin_node::{Config, Handle, Node, clock, control, mesh, state::StateDir};
 use dunlin_protocol::{
     id::{Role, Roles},
@@ -39,6 +39,8 @@ pub(crate) struct Engines {
     pub(crate) catalogue: Catalogue,
     /// Local ports at which more are looked for.
     pub(crate) discover: BTreeSet<u16>,
+    /// Those that were found there now.
+    pub(crate) found: Vec<Found>,
 }
 
 impl Engines {
@@ -53,13 +55,20 @@ impl Engines {
             None if asked.is_empty() => usual_ports(&catalogue),
             None => BTreeSet::new(),
         };
-        let list = match asked.is_empty() {
-            true => {
-                discover_on(discover.iter().copied(), &catalogue).await.into_iter().map(EngineConfig::from).collect()
-            }
-            false => asked.into_iter().map(|engine| engine_config(engine, &catalogue)).collect::<Result<_>>()?,
+        let found = match asked.is_empty() {
+            true => discover_on(discover.iter().copied(), &catalogue).await,
+            false => Vec::new(),
         };
-        Ok(Self { list, catalogue, discover })
+        let asked = asked.into_iter().map(|engine| engine_config(engine, &catalogue));
+        let list = asked.chain(found.iter().cloned().map(|found| Ok(found.into()))).collect::<Result<_>>()?;
+        Ok(Self { list, catalogue, discover, found })
+    }
+
+    /// Prints which were found.
+    pub(crate) fn print_found(&self) {
+        for Found { url, runtime, models } in &self.found {
+            output::line(&format!("engine    {url} ({runtime}, {})", output::counted(models.len(), "model")));
+        }
     }
 
     fn are_none(&self) -> bool {

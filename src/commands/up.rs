@@ -68,10 +68,7 @@ fn membership(state: &StateDir, node: &NodeSettings) -> Result<(Roles, bool)> {
 /// beside real answers from others.
 async fn offered(args: &EngineArgs, file: File, made_the_mesh: bool) -> Result<Engines> {
     let mut engines = Engines::resolve(args, file).await?;
-    let found: Vec<String> = engines.list.iter().filter(|engine| engine.found).filter_map(url).collect();
-    for url in &found {
-        output::line(&format!("engine    {url}"));
-    }
+    engines.print_found();
     if engines.list.is_empty() && !made_the_mesh {
         output::line("engine    none on the usual ports: this machine only asks until one comes up there;");
         output::line("          --engine URL or --launch RUNTIME offers another");
@@ -82,13 +79,6 @@ async fn offered(args: &EngineArgs, file: File, made_the_mesh: bool) -> Result<E
         engines.list.push(EngineConfig { stand_in: true, ..EngineConfig::new(Source::Demo(demo::Config::default())) });
     }
     Ok(engines)
-}
-
-fn url(engine: &EngineConfig) -> Option<String> {
-    match &engine.source {
-        Source::Attach(url) => Some(url.to_string()),
-        _ => None,
-    }
 }
 
 /// What a person needs next: where to ask, with which key, and how another machine gets in.
