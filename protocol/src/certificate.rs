@@ -75,7 +75,7 @@ pub enum Error {
     /// The certificate is another peer's.
     #[error("certificate of peer {0}")]
     WrongSubject(PeerId),
-    /// Issued after its own end.
+    /// In a delegate's name, and issued after its own end.
     #[error("certificate issued at {issued_at}, after its end at {not_after} (unix seconds)")]
     EndsBeforeIssue {
         /// Unix seconds.
@@ -240,7 +240,7 @@ impl Chain {
             delegation.permits(&certificate)?;
         }
         let (issued_at, not_after) = (certificate.issued_at, certificate.not_after);
-        if issued_at > not_after {
+        if delegation.is_some() && issued_at > not_after {
             return Err(Error::EndsBeforeIssue { issued_at, not_after });
         }
         if delegation.is_some() && issued_at > now.saturating_add(LEEWAY_S) {
