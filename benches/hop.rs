@@ -19,6 +19,8 @@ mod load;
 mod mesh;
 #[path = "hop/open.rs"]
 mod open;
+#[path = "hop/rounds.rs"]
+mod rounds;
 #[path = "hop/throughput.rs"]
 mod throughput;
 

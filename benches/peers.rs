@@ -20,6 +20,9 @@ mod load;
 #[path = "hop/mesh.rs"]
 #[allow(dead_code, reason = "shared with the hop's benchmark")]
 mod mesh;
+#[path = "hop/rounds.rs"]
+#[allow(dead_code, reason = "shared with the hop's benchmark")]
+mod rounds;
 #[path = "peers/routing.rs"]
 mod routing;
 

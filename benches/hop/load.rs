@@ -100,6 +100,17 @@ impl Outcome {
         let index = ((sorted.len() as f64 * quantile) as usize).min(sorted.len().saturating_sub(1));
         sorted.get(index).map_or(f64::NAN, |&us| f64::from(us) / 1000.0)
     }
+    /// One more whole answer.
+    pub fn answered(&mut self, one: &One) {
+        self.requests += 1;
+        self.events += u64::from(one.events);
+        self.first_us.push(u32::try_from(one.first.as_micros()).unwrap_or(u32::MAX));
+    }
+    /// One more that was none.
+    pub fn failed(&mut self, error: String) {
+        self.errors += 1;
+        self.error.get_or_insert(error);
+    }
     /// Adds another run of the same thing.
     pub fn add(&mut self, other: Self) {
         self.requests += other.requests;
@@ -171,15 +182,10 @@ async fn client(target: SocketAddr, request: Vec<u8>, start: Instant, end: Insta
             continue;
         }
         match one {
-            Ok(Ok(answer)) => {
-                outcome.requests += 1;
-                outcome.events += u64::from(answer.events);
-                outcome.first_us.push(u32::try_from(answer.first.as_micros()).unwrap_or(u32::MAX));
-            }
+            Ok(Ok(answer)) => outcome.answered(&answer),
             failed => {
                 connection = None;
-                outcome.errors += 1;
-                outcome.error.get_or_insert_with(|| match failed {
+                outcome.failed(match failed {
                     Ok(Err(error)) => error.to_string(),
                     _ => "no answer in time".to_owned(),
                 });
@@ -193,7 +199,7 @@ async fn client(target: SocketAddr, request: Vec<u8>, start: Instant, end: Insta
 /// One answer.
 pub struct One {
     /// To the first event with text, or to the whole answer.
-    pub first: Duration,
+    first: Duration,
     events: u32,
 }
 

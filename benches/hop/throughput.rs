@@ -3,40 +3,15 @@
 
 use crate::{
     Bench,
-    load::{self, Kind, Outcome},
+    load::Kind,
     mesh::FAST,
+    rounds::{Sum, median},
 };
 use anyhow::{Context as _, Result};
 use std::net::SocketAddr;
 
 /// Clients at once.
 const CLIENTS: [usize; 4] = [1, 16, 64, 256];
-
-/// One target's rounds together.
-#[derive(Default)]
-struct Sum {
-    outcome: Outcome,
-    /// Processor seconds of what stands between client and engine.
-    cpu_s: f64,
-    /// Per round, what is counted.
-    rates: Vec<f64>,
-}
-
-impl Sum {
-    fn rate(&self) -> f64 {
-        median(&self.rates)
-    }
-    /// Processor seconds per 10,000 requests.
-    fn cpu_per_10k(&self) -> f64 {
-        self.cpu_s / self.outcome.all_requests as f64 * 10_000.0
-    }
-}
-
-fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
-}
 
 /// Prints both tables.
 pub fn run(bench: &Bench) -> Result<()> {
@@ -82,9 +57,9 @@ fn row(bench: &Bench, kind: Kind, clients: usize) -> Result<()> {
         mesh.outcome.first_ms(0.5),
         mesh.outcome.first_ms(0.99),
         mesh.outcome.first_ms(0.99) / floor.outcome.first_ms(0.99),
-        floor.cpu_per_10k(),
-        mesh.cpu_per_10k(),
-        mesh.cpu_per_10k() / floor.cpu_per_10k(),
+        floor.cpu_s_per(10_000.0),
+        mesh.cpu_s_per(10_000.0),
+        mesh.cpu_s_per(10_000.0) / floor.cpu_s_per(10_000.0),
     );
     for error in [floor.outcome.error, mesh.outcome.error].into_iter().flatten() {
         eprintln!("{kind:?}, {clients} clients: {error}");
@@ -101,15 +76,7 @@ fn round(
     cpu: impl Fn() -> Result<f64>,
 ) -> Result<()> {
     let request = kind.request(FAST, Some(&bench.mesh.key));
-    let before = cpu()?;
-    let outcome = load::run(target, &request, clients, bench.round)?;
-    sum.cpu_s += cpu()? - before;
-    sum.rates.push(match kind {
-        Kind::Unary => outcome.per_second(),
-        Kind::Stream => outcome.events_per_second(),
-    });
-    sum.outcome.add(outcome);
-    Ok(())
+    sum.round(target, &request, kind, clients, bench.round, cpu)
 }
 
 /// How much clients that never read slow the others, in answers per second at 64 clients.

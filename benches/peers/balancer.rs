@@ -81,6 +81,12 @@ fn find(program: &str) -> Option<PathBuf> {
 }
 
 impl Kind {
+    /// Whether it starts before a single engine. Which of them a policy would choose makes no difference there, and
+    /// sglang-router refuses to start with this one.
+    pub fn takes_one_engine(&self) -> bool {
+        !matches!(self.how, How::SglangRouter("power_of_two") | How::VllmRouter("power_of_two"))
+    }
+
     /// Starts it before `backends`.
     pub fn start(&self, backends: &[Backend]) -> Result<Balancer> {
         let files = Folder::new()?;

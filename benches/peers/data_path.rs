@@ -4,8 +4,9 @@
 use crate::{
     Extent,
     balancer::{Backend, Balancer, Kind, MODEL},
-    load::{self, Kind as Answer, Outcome},
+    load::Kind as Answer,
     mesh::Engine,
+    rounds::Sum,
 };
 use anyhow::Result;
 
@@ -14,28 +15,10 @@ const CLIENTS: usize = 64;
 /// Slots that nobody fills.
 const SLOTS: u32 = 60_000;
 
-#[derive(Default)]
-struct Sum {
-    outcome: Outcome,
-    cpu_s: f64,
-    rates: Vec<f64>,
-}
-
-impl Sum {
-    fn rate(&self) -> f64 {
-        let mut sorted = self.rates.clone();
-        sorted.sort_by(f64::total_cmp);
-        sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
-    }
-    fn cpu_us(&self) -> f64 {
-        self.cpu_s / self.outcome.all_requests as f64 * 1e6
-    }
-}
-
 /// Measures both kinds of answers and prints the tables.
 pub fn run(kinds: &[Kind], extent: &Extent) -> Result<()> {
     let mut running = Vec::new();
-    for kind in kinds {
+    for kind in kinds.iter().filter(|kind| kind.takes_one_engine()) {
         let backend = [Backend { engine: Engine::with_slots(MODEL, 0, SLOTS)?, slots: SLOTS }];
         running.push((kind.start(&backend)?, backend));
     }
@@ -53,7 +36,7 @@ pub fn run(kinds: &[Kind], extent: &Extent) -> Result<()> {
             "| | {unit} | **dunlin's / its** | first p50 / p99 ms | CPU us per request | **dunlin's / its** | failed |"
         );
         println!("|---|---|---|---|---|---|---|");
-        let (rate, cpu) = sums.last().map_or((f64::NAN, f64::NAN), |ours| (ours.rate(), ours.cpu_us()));
+        let (rate, cpu) = sums.last().map_or((f64::NAN, f64::NAN), |ours| (ours.rate(), ours.cpu_s_per(1e6)));
         for ((balancer, _), sum) in running.iter().zip(&sums) {
             println!(
                 "| {} | {:.0} | {:.2} | {:.2} / {:.2} | {:.0} | {:.2} | {} |",
@@ -62,8 +45,8 @@ pub fn run(kinds: &[Kind], extent: &Extent) -> Result<()> {
                 rate / sum.rate(),
                 sum.outcome.first_ms(0.5),
                 sum.outcome.first_ms(0.99),
-                sum.cpu_us(),
-                cpu / sum.cpu_us(),
+                sum.cpu_s_per(1e6),
+                cpu / sum.cpu_s_per(1e6),
                 sum.outcome.errors
             );
             if let Some(error) = &sum.outcome.error {
@@ -76,13 +59,5 @@ pub fn run(kinds: &[Kind], extent: &Extent) -> Result<()> {
 
 fn round(balancer: &Balancer, answer: Answer, extent: &Extent, sum: &mut Sum) -> Result<()> {
     let request = answer.request(MODEL, balancer.key.as_deref());
-    let before = balancer.cpu_s()?;
-    let outcome = load::run(balancer.at, &request, CLIENTS, extent.round)?;
-    sum.cpu_s += balancer.cpu_s()? - before;
-    sum.rates.push(match answer {
-        Answer::Unary => outcome.per_second(),
-        Answer::Stream => outcome.events_per_second(),
-    });
-    sum.outcome.add(outcome);
-    Ok(())
+    sum.round(balancer.at, &request, answer, CLIENTS, extent.round, || balancer.cpu_s())
 }

@@ -6,7 +6,7 @@
 use crate::{
     Extent,
     balancer::{Backend, Balancer, Kind, MODEL},
-    load::{self, Connection},
+    load::{self, Connection, Outcome},
     mesh::Engine,
 };
 use anyhow::Result;
@@ -32,28 +32,9 @@ pub const UNEQUAL: [Speed; 3] = [(8, 100), (8, 50), (4, 100)];
 /// Equal but for one that has become slow.
 pub const ONE_SLOW: [Speed; 3] = [(8, 100), (8, 100), (8, 25)];
 
-#[derive(Default)]
-struct Seen {
-    first_ms: Vec<f64>,
-    failed: usize,
-    error: Option<String>,
-}
-
-impl Seen {
-    fn mean(&self) -> f64 {
-        self.first_ms.iter().sum::<f64>() / self.first_ms.len() as f64
-    }
-    fn quantile(&self, quantile: f64) -> f64 {
-        let mut sorted = self.first_ms.clone();
-        sorted.sort_by(f64::total_cmp);
-        let index = ((sorted.len() as f64 * quantile) as usize).min(sorted.len().saturating_sub(1));
-        sorted.get(index).copied().unwrap_or(f64::NAN)
-    }
-}
-
 /// Measures all kinds and prints the table.
 pub fn run(kinds: &[Kind], speeds: &[Speed], extent: &Extent) -> Result<()> {
-    let mut seen: Vec<Seen> = kinds.iter().map(|_| Seen::default()).collect();
+    let mut seen: Vec<Outcome> = kinds.iter().map(|_| Outcome::default()).collect();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     for seed in 0..extent.seeds {
         // Fresh for each seed: none lives on what it has learned.
@@ -69,15 +50,12 @@ pub fn run(kinds: &[Kind], speeds: &[Speed], extent: &Extent) -> Result<()> {
             let running =
                 balancers.iter().map(|balancer| tokio::spawn(offer(balancer.clone(), arrivals.clone(), seed)));
             for (task, seen) in running.collect::<Vec<_>>().into_iter().zip(&mut seen) {
-                let outcome = task.await?;
-                seen.first_ms.extend(outcome.first_ms);
-                seen.failed += outcome.failed;
-                seen.error = seen.error.take().or(outcome.error);
+                seen.add(task.await?);
             }
             anyhow::Ok(())
         })?;
     }
-    let ours = seen.last().map(|seen| (seen.mean(), seen.quantile(0.99)));
+    let ours = seen.last().map(|seen| (mean_ms(seen), seen.first_ms(0.99)));
     let (mean, p99) = ours.unwrap_or((f64::NAN, f64::NAN));
     println!(
         "Poisson arrivals, {RATE} requests/s, {} requests to each, {} seeds. Milliseconds to the first token.\n",
@@ -91,18 +69,23 @@ pub fn run(kinds: &[Kind], speeds: &[Speed], extent: &Extent) -> Result<()> {
         println!(
             "| {} | {:.0} | {:.0} | {:.0} | {:.2} | {:.2} | {} |",
             kind.name,
-            seen.mean(),
-            seen.quantile(0.5),
-            seen.quantile(0.99),
-            mean / seen.mean(),
-            p99 / seen.quantile(0.99),
-            seen.failed
+            mean_ms(seen),
+            seen.first_ms(0.5),
+            seen.first_ms(0.99),
+            mean / mean_ms(seen),
+            p99 / seen.first_ms(0.99),
+            seen.errors
         );
         if let Some(error) = &seen.error {
             eprintln!("{}: {error}", kind.name);
         }
     }
     Ok(())
+}
+
+/// The mean time to the first token, milliseconds.
+fn mean_ms(seen: &Outcome) -> f64 {
+    seen.first_us.iter().map(|&us| f64::from(us)).sum::<f64>() / seen.first_us.len() as f64 / 1000.0
 }
 
 fn start(speeds: &[Speed]) -> Result<Vec<Backend>> {
@@ -123,7 +106,7 @@ fn arrivals(seed: u64, count: usize) -> Vec<Duration> {
 }
 
 /// Sends each request when it is due, whatever became of the others.
-async fn offer(balancer: Arc<Balancer>, arrivals: Arc<[Duration]>, seed: u64) -> Seen {
+async fn offer(balancer: Arc<Balancer>, arrivals: Arc<[Duration]>, seed: u64) -> Outcome {
     let idle: Arc<Mutex<Vec<Connection>>> = Arc::default();
     let mut answers = JoinSet::new();
     let start = tokio::time::Instant::now();
@@ -142,14 +125,11 @@ async fn offer(balancer: Arc<Balancer>, arrivals: Arc<[Duration]>, seed: u64) ->
             one
         });
     }
-    let mut seen = Seen::default();
+    let mut seen = Outcome::default();
     while let Some(answer) = answers.join_next().await {
         match answer.map_err(anyhow::Error::from).flatten() {
-            Ok(one) => seen.first_ms.push(one.first.as_secs_f64() * 1000.0),
-            Err(error) => {
-                seen.failed += 1;
-                seen.error.get_or_insert(error.to_string());
-            }
+            Ok(one) => seen.answered(&one),
+            Err(error) => seen.failed(error.to_string()),
         }
     }
     seen
