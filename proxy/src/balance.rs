@@ -374,7 +374,8 @@ impl<W> Balancer<W> {
     }
 
     fn record(&mut self, replica: ReplicaId) -> &mut Record {
-        if self.records.len() >= RECORDS {
+        // Only for one that is new: each request looks at every replica of its model.
+        if self.records.len() >= RECORDS && !self.records.contains_key(&replica) {
             self.records.retain(|_, record| !record.is_forgettable());
         }
         let (numbered, affinity) = (&mut self.numbered, &mut self.affinity);
