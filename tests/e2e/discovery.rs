@@ -9,7 +9,10 @@ use crate::harness::{
     sandbox::Sandbox,
     wait_for,
 };
-use std::time::{Duration, Instant};
+use std::{
+    process::Output,
+    time::{Duration, Instant},
+};
 
 const FAST: [&str; 2] = ["--tokens-per-second", "0"];
 
@@ -166,6 +169,9 @@ fn logs_from_any_member_with_the_right() {
 
     let other = mesh.agent("b", &["--launch", "demo", "--model", "other"]);
     mesh.proxy.wait_for_replicas("other", 1);
-    let refused = other.home.run(&["logs", &replica]);
+    // It may not have heard of the replica yet.
+    let ask = || Some(other.home.run(&["logs", &replica]));
+    let heard = |refused: &Output| !String::from_utf8_lossy(&refused.stderr).contains("not found");
+    let refused = wait_for("the other agent to find the replica", PATIENCE, || ask().filter(heard));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("no role that may call this"), "{refused:?}");
 }
