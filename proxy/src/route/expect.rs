@@ -17,6 +17,10 @@ const FIRST_TOKEN_US: f64 = 30_000.0;
 const PER_KIB_US: f64 = 10_000.0;
 /// Time from first to last token where nobody has measured any.
 const DECODE_US: f64 = 1_000_000.0;
+/// So much of a measured time to first token may be chance: a few first requests that met a cold engine, a busy moment.
+/// Replicas that differ by less count as equally fast, or else one that began badly would get next to nothing while others
+/// are free, and so would never be measured again. An answer takes many times as long.
+const CHANCE_US: f64 = 14_000.0;
 /// The slowest replica is taken for at most this many times slower than the fastest: one bad measurement (a cold start)
 /// must not shut a replica out.
 const SLOWEST: f64 = 8.0;
@@ -54,7 +58,7 @@ pub(super) fn expect_times(view: &mut [Assessment]) {
         let slots = f64::from(one.slots);
         let known = f64::from(one.work);
         let work = if one.fresh && !one.mute { known } else { known.max(occupancy * slots) };
-        let first_token = first_token.get(one.speed.first_token_us);
+        let first_token = first_token.get(one.speed.first_token_us.map(|us| us - CHANCE_US));
         let decode = decode.get(one.speed.decode_us);
         let until_slot = (known + 1.0 - slots).max(0.0) * (first_token + decode) / slots;
         let kib = f64::from(one.ahead_kib) + one.new_kib;
@@ -79,7 +83,7 @@ impl Scale {
 
     /// Unmeasured counts as fast: it gets measured by being used.
     fn get(&self, measured: Option<f64>) -> f64 {
-        measured.map_or(self.fastest, |us| us.min((self.fastest * SLOWEST).max(1000.0)))
+        measured.map_or(self.fastest, |us| us.min((self.fastest * SLOWEST).max(1000.0)).max(self.fastest))
     }
 }
 
