@@ -19,11 +19,32 @@ pub(crate) type LogFile = Arc<Mutex<Option<RotatedFile>>>;
 pub(crate) async fn capture(mut pipe: impl AsyncRead + Unpin, output: Arc<Output>, file: LogFile) {
     let mut lines = Lines::default();
     let mut buffer = vec![0; READ_BYTES];
+    // Of a line that hasn't ended nothing is written yet: what came by the other pipe would land in its middle.
+    let mut unwritten = Vec::new();
     while let Ok(read @ 1..) = pipe.read(&mut buffer).await {
         lines.take(&buffer[..read], |line| output.push(line));
-        write(&file, &buffer[..read]).await;
+        unwritten.extend_from_slice(&buffer[..read]);
+        let whole = if unwritten.len() > LINE_BYTES { unwritten.len() } else { whole_lines(&unwritten) };
+        if whole > 0 {
+            write(&file, &unwritten[..whole]).await;
+            unwritten.drain(..whole);
+        }
     }
     lines.end(|line| output.push(line));
+    if !unwritten.is_empty() {
+        unwritten.push(b'\n');
+        write(&file, &unwritten).await;
+    }
+}
+
+/// How many of `bytes` belong to lines that have ended.
+fn whole_lines(bytes: &[u8]) -> usize {
+    bytes.iter().rposition(|&byte| is_line_end(byte)).map_or(0, |end| end + 1)
+}
+
+/// A carriage return ends a line as well: progress bars would never end otherwise.
+fn is_line_end(byte: u8) -> bool {
+    byte == b'\n' || byte == b'\r'
 }
 
 /// Writes bytes to the file, as long as it can be written.
@@ -36,7 +57,7 @@ pub(crate) async fn write(file: &LogFile, bytes: &[u8]) {
     }
 }
 
-/// Cuts bytes into lines. A carriage return ends a line as well: progress bars would never end otherwise.
+/// Cuts bytes into lines.
 #[derive(Debug, Default)]
 struct Lines {
     partial: Vec<u8>,
@@ -44,7 +65,7 @@ struct Lines {
 
 impl Lines {
     fn take(&mut self, mut bytes: &[u8], mut push: impl FnMut(&str)) {
-        while let Some(end) = bytes.iter().position(|&byte| byte == b'\n' || byte == b'\r') {
+        while let Some(end) = bytes.iter().position(|&byte| is_line_end(byte)) {
             self.grow(&bytes[..end], &mut push);
             self.end(&mut push);
             bytes = &bytes[end + 1..];
@@ -82,6 +103,30 @@ mod tests {
         }
         lines.end(|line| found.push(line.to_owned()));
         found
+    }
+
+    #[tokio::test]
+    async fn lines_of_two_pipes_do_not_mix_in_the_file() {
+        use tokio::io::AsyncWriteExt;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("engine.log");
+        let file = Arc::new(Mutex::new(Some(RotatedFile::open(path.clone(), 1 << 20).await.unwrap())));
+        let output = Arc::new(Output::default());
+        let ((mut stdout, out), (mut stderr, err)) = (tokio::io::duplex(64), tokio::io::duplex(64));
+        let readers = [tokio::spawn(capture(out, output.clone(), file.clone())), tokio::spawn(capture(err, output, file))];
+        for (pipe, piece) in [(true, "one "), (false, "of stderr\n"), (true, "of stdout\nlast"), (false, "no end")] {
+            let pipe = if pipe { &mut stdout } else { &mut stderr };
+            pipe.write_all(piece.as_bytes()).await.unwrap();
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+        drop((stdout, stderr));
+        for reader in readers {
+            reader.await.unwrap();
+        }
+        let written = std::fs::read_to_string(path).unwrap();
+        let mut lines: Vec<_> = written.lines().collect();
+        lines.sort_unstable();
+        assert_eq!(lines, ["last", "no end", "of stderr", "one of stdout"]);
     }
 
     #[test]
