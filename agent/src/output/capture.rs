@@ -113,7 +113,8 @@ mod tests {
         let file = Arc::new(Mutex::new(Some(RotatedFile::open(path.clone(), 1 << 20).await.unwrap())));
         let output = Arc::new(Output::default());
         let ((mut stdout, out), (mut stderr, err)) = (tokio::io::duplex(64), tokio::io::duplex(64));
-        let readers = [tokio::spawn(capture(out, output.clone(), file.clone())), tokio::spawn(capture(err, output, file))];
+        let readers =
+            [tokio::spawn(capture(out, output.clone(), file.clone())), tokio::spawn(capture(err, output, file))];
         for (pipe, piece) in [(true, "one "), (false, "of stderr\n"), (true, "of stdout\nlast"), (false, "no end")] {
             let pipe = if pipe { &mut stdout } else { &mut stderr };
             pipe.write_all(piece.as_bytes()).await.unwrap();
