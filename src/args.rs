@@ -146,11 +146,13 @@ Examples:
   dunlin logs my-model --since 10m
   dunlin logs my-model --previous        the run before the crash")]
     Logs(LogsArgs),
-    /// Make, list and revoke the endpoint's keys
-    Keys {
-        #[command(subcommand)]
-        command: KeysCommand,
-    },
+    /// List the endpoint's keys, make and revoke them
+    #[command(after_help = "\
+Examples:
+  dunlin keys                        the keys that there are
+  KEY=$(dunlin keys create --name editor)
+  dunlin keys revoke ID")]
+    Keys(KeysArgs),
     /// Look for what is wrong and say what to do
     Doctor(ListingArgs),
 }
@@ -259,6 +261,16 @@ pub(crate) struct DelegateArgs {
     /// How long it may issue
     #[arg(long, value_name = "TIME", default_value = "365d", value_parser = duration)]
     pub(crate) ttl: Duration,
+}
+
+/// Alone it lists, as the most harmless thing that can be meant.
+#[derive(ClapArgs)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct KeysArgs {
+    #[command(subcommand)]
+    pub(crate) command: Option<KeysCommand>,
+    #[command(flatten)]
+    pub(crate) listing: ListingArgs,
 }
 
 #[derive(Subcommand)]
@@ -488,7 +500,9 @@ mod tests {
     #[test]
     fn flags_stand_where_they_do_something() {
         let takes = |args: &[&str]| Args::try_parse_from([&["dunlin"], args].concat()).is_ok();
-        for listing in [&["peers"][..], &["models"], &["status"], &["doctor"], &["keys", "list"], &["mesh", "show"]] {
+        for listing in
+            [&["peers"][..], &["models"], &["status"], &["doctor"], &["keys"], &["keys", "list"], &["mesh", "show"]]
+        {
             assert!(takes(&[listing, &["--output", "json"]].concat()), "{listing:?}");
             assert!(!takes(&[listing, &["--worker-threads", "2"]].concat()), "{listing:?}");
         }

@@ -48,7 +48,7 @@ pub(crate) async fn run(args: Args) -> Result<()> {
         Command::Status(listing) => status::run(home, listing.output).await,
         Command::Chat(args) => chat::run(args, home).await,
         Command::Logs(args) => logs::run(args, home).await,
-        Command::Keys { command } => keys::run(command, home).await,
+        Command::Keys(args) => keys::run(args, home).await,
         Command::Doctor(listing) => doctor::run(home, listing.output).await,
     }
 }

@@ -1,5 +1,7 @@
-//! Logs: for a person on a terminal, JSON lines otherwise. `DUNLIN_LOG` filters (`info`, `dunlin_node=debug,info`).
+//! Logs: for a person on a terminal, JSON lines otherwise. `DUNLIN_LOG` filters (`info`, `dunlin_node=debug,info`),
+//! `DUNLIN_LOG_FORMAT` chooses between the two (`human`, `json`).
 
+use crate::exit::Failure;
 use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
 
@@ -12,8 +14,18 @@ const SERVICE: &str = "info,libp2p=error,multistream_select=warn,quinn=warn";
 const SERVICE_ON_TERMINAL: &str =
     "warn,dunlin=info,dunlin_agent=info,dunlin_node=warn,dunlin_node::admission=info,dunlin_proxy=warn,libp2p=error";
 
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Format {
+    Human,
+    Json,
+}
+
 /// Starts logging to standard error.
-pub(crate) fn start(service: bool) {
+///
+/// # Errors
+/// `DUNLIN_LOG_FORMAT` is none of its choices.
+pub(crate) fn start(service: bool) -> Result<(), Failure> {
     let terminal = std::io::stderr().is_terminal();
     let usual = match (service, terminal) {
         (false, _) => COMMAND,
@@ -22,10 +34,19 @@ pub(crate) fn start(service: bool) {
     };
     let filter = EnvFilter::try_from_env("DUNLIN_LOG").unwrap_or_else(|_| EnvFilter::new(usual));
     let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    if terminal {
-        subscriber.with_target(false).compact().init();
-    } else {
-        subscriber.json().flatten_event(true).init();
+    match format(std::env::var("DUNLIN_LOG_FORMAT").ok().as_deref(), terminal)? {
+        Format::Human => subscriber.with_target(false).with_ansi(terminal).compact().init(),
+        Format::Json => subscriber.json().flatten_event(true).init(),
+    }
+    Ok(())
+}
+
+fn format(asked: Option<&str>, terminal: bool) -> Result<Format, Failure> {
+    match asked {
+        None | Some("" | "auto") if terminal => Ok(Format::Human),
+        None | Some("" | "auto" | "json") => Ok(Format::Json),
+        Some("human") => Ok(Format::Human),
+        Some(other) => Err(Failure::Usage(format!("DUNLIN_LOG_FORMAT is {other:?}; it may be auto, human or json"))),
     }
 }
 
@@ -77,5 +98,19 @@ mod tests {
         assert_eq!(shown(SERVICE_ON_TERMINAL), ["ending", "engine ready", "joined", "clock"]);
         assert_eq!(shown(SERVICE).len(), 6);
         assert_eq!(shown(COMMAND).len(), 0);
+    }
+
+    #[test]
+    fn the_format_follows_the_terminal_unless_it_is_named() {
+        for (asked, terminal, wanted) in [
+            (None, true, Format::Human),
+            (None, false, Format::Json),
+            (Some("auto"), false, Format::Json),
+            (Some("human"), false, Format::Human),
+            (Some("json"), true, Format::Json),
+        ] {
+            assert_eq!(format(asked, terminal).unwrap(), wanted, "{asked:?}");
+        }
+        assert!(format(Some("xml"), true).unwrap_err().to_string().contains("human or json"));
     }
 }

@@ -21,8 +21,9 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 fn main() -> ExitCode {
     let args = args::Args::parse();
     let service = args.command.service();
-    logging::start(service.is_some());
-    match runtime(service.map_or(1, |service| service.worker_threads))
+    let started = logging::start(service.is_some()).map_err(anyhow::Error::from);
+    match started
+        .and_then(|()| runtime(service.map_or(1, |service| service.worker_threads)))
         .and_then(|runtime| runtime.block_on(commands::run(args)))
     {
         Ok(()) => ExitCode::SUCCESS,

@@ -11,6 +11,13 @@ pub(crate) fn line(text: &str) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
+/// Prints lines of the result in one piece: log lines, which go to standard error, come before or after them where both end
+/// up in one place.
+pub(crate) fn block(lines: &[String]) {
+    let text: String = lines.iter().flat_map(|line| [line, "\n"]).collect();
+    let _ = std::io::stdout().write_all(text.as_bytes());
+}
+
 /// Prints a piece of a streamed result at once.
 pub(crate) fn piece(text: &[u8]) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
@@ -50,7 +57,39 @@ pub(crate) fn table<const N: usize>(header: [&str; N], rows: impl IntoIterator<I
     table.to_string().lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
 }
 
+/// `just now`, `5 minutes ago`, `3 hours ago`, `2 days ago`: how long `seconds` are.
+pub(crate) fn ago(seconds: u64) -> String {
+    let (count, unit) = match seconds {
+        ..60 => return "just now".to_owned(),
+        60..3_600 => (seconds / 60, "minute"),
+        3_600..86_400 => (seconds / 3_600, "hour"),
+        _ => (seconds / 86_400, "day"),
+    };
+    format!("{} ago", counted(usize::try_from(count).unwrap_or(usize::MAX), unit))
+}
+
 /// `1 model`, `2 models`.
 pub(crate) fn counted(number: usize, what: &str) -> String {
     if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_are_told_in_the_largest_unit() {
+        let told = [0, 59, 60, 119, 7_199, 86_399, 86_400, 864_000].map(ago);
+        let right = [
+            "just now",
+            "just now",
+            "1 minute ago",
+            "1 minute ago",
+            "1 hour ago",
+            "23 hours ago",
+            "1 day ago",
+            "10 days ago",
+        ];
+        assert_eq!(told, right);
+    }
 }

@@ -1,9 +1,16 @@
 """Ranks texts by how near they are to a question: pip install openai
 
+MODEL must be one that embeds: `demo` does (by the words that two texts share), of real engines those that were started for
+it, e.g. llama-server --embedding or vllm serve --task embed.
+
     OPENAI_BASE_URL=http://127.0.0.1:8480/v1 OPENAI_API_KEY=sk-dunlin-... python embeddings.py MODEL
 """
 
 import sys
+
+if len(sys.argv) != 2:
+    print(f"usage: {sys.argv[0]} MODEL   (`dunlin models` lists the models)", file=sys.stderr)
+    sys.exit(2)
 
 from openai import OpenAI
 

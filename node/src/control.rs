@@ -6,8 +6,8 @@ mod routes;
 mod server;
 
 pub use client::{Client, Error as ClientError};
-pub use routes::{Bounds, Delegate, Invitation, Invite, IssuerInfo, ModelInfo, Revoke, Status, Undelegate};
-pub use server::{Error, Server};
+pub use routes::{Bounds, Delegate, Foreigner, Invitation, Invite, IssuerInfo, ModelInfo, Revoke, Status, Undelegate};
+pub use server::{Error, Server, path as socket_path};
 
 /// Name of the socket in the state directory.
 pub const SOCKET: &str = "control.sock";

@@ -38,6 +38,7 @@ pub mod transport;
 
 pub use config::Config;
 pub use handle::{ConnectError, Handle, LookupError, Offer};
+pub use listen::check as check_listen;
 pub use manage::ManageError;
 pub use node::Node;
 pub use peer_info::{PeerInfo, ReplicaInfo};

@@ -5,11 +5,17 @@ use libp2p::{Multiaddr, Swarm, multiaddr::Protocol};
 use socket2::{Domain, Socket, Type};
 use std::{io, net::SocketAddr};
 
+/// Whether all of these addresses could be listened on now.
+///
+/// # Errors
+/// Names the first that could not, and why.
+pub fn check(addresses: &[Multiaddr]) -> Result<(), Error> {
+    addresses.iter().try_for_each(|address| check_free(address).map_err(|cause| refused(address.clone(), &cause)))
+}
+
 /// A node that could not start.
 pub(crate) fn listen(swarm: &mut Swarm<Behaviour>, config: &Config) -> Result<(), Error> {
-    for address in &config.listen {
-        check_free(address).map_err(|cause| refused(address.clone(), &cause))?;
-    }
+    check(&config.listen)?;
     for address in &config.listen {
         swarm.listen_on(address.clone()).map_err(|cause| refused(address.clone(), &cause))?;
     }
@@ -37,10 +43,15 @@ fn refused(address: Multiaddr, error: &(dyn std::error::Error + 'static)) -> Err
 /// libp2p shares its TCP ports with other sockets of this machine (`SO_REUSEPORT`): a second node on the same port would
 /// start in silence, and get every other connection. Whoever can bind the port without sharing is alone on it.
 fn check_free(address: &Multiaddr) -> io::Result<()> {
-    let Some(address) = tcp(address).filter(|address| address.port() != 0) else { return Ok(()) };
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    let Some((address, kind)) = socket_address(address).filter(|(address, _)| address.port() != 0) else {
+        return Ok(());
+    };
+    let socket = Socket::new(Domain::for_address(address), kind, None)?;
     if address.is_ipv6() {
         socket.set_only_v6(true)?;
+    }
+    if kind == Type::DGRAM {
+        return socket.bind(&address.into());
     }
     // What an earlier process left behind in TIME_WAIT is in nobody's way.
     socket.set_reuse_address(true)?;
@@ -49,7 +60,7 @@ fn check_free(address: &Multiaddr) -> io::Result<()> {
     socket.listen(1)
 }
 
-fn tcp(address: &Multiaddr) -> Option<SocketAddr> {
+fn socket_address(address: &Multiaddr) -> Option<(SocketAddr, Type)> {
     let mut parts = address.iter();
     let ip = match parts.next()? {
         Protocol::Ip4(ip) => ip.into(),
@@ -57,7 +68,8 @@ fn tcp(address: &Multiaddr) -> Option<SocketAddr> {
         _ => return None,
     };
     match parts.next()? {
-        Protocol::Tcp(port) => Some(SocketAddr::new(ip, port)),
+        Protocol::Tcp(port) => Some((SocketAddr::new(ip, port), Type::STREAM)),
+        Protocol::Udp(port) => Some((SocketAddr::new(ip, port), Type::DGRAM)),
         _ => None,
     }
 }
@@ -79,6 +91,24 @@ mod tests {
         assert!(error.contains("in use"), "{error}");
         drop(other);
         check_free(&address).unwrap();
-        check_free(&format!("/ip4/127.0.0.1/udp/{port}/quic-v1").parse().unwrap()).unwrap();
+    }
+
+    #[test]
+    fn a_taken_port_is_seen_before_anything_is_started() {
+        let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let of_tcp = format!("/ip4/127.0.0.1/tcp/{}", tcp.local_addr().unwrap().port());
+        let of_udp = format!("/ip4/127.0.0.1/udp/{}/quic-v1", udp.local_addr().unwrap().port());
+        for taken in [of_tcp, of_udp] {
+            let taken: Multiaddr = taken.parse().unwrap();
+            let free = "/ip4/127.0.0.1/tcp/0".parse().unwrap();
+            let error = check(&[free, taken.clone()]).unwrap_err().to_string();
+            assert!(error.contains(&taken.to_string()), "{error}");
+        }
+        let free = [tcp.local_addr().unwrap().port(), udp.local_addr().unwrap().port()];
+        drop((tcp, udp));
+        let [tcp, udp] = free;
+        check(&[format!("/ip4/127.0.0.1/tcp/{tcp}").parse().unwrap()]).unwrap();
+        check(&[format!("/ip4/127.0.0.1/udp/{udp}/quic-v1").parse().unwrap()]).unwrap();
     }
 }

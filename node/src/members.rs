@@ -363,6 +363,18 @@ impl Members {
         self.note_refused(peer, refusal, now);
     }
 
+    /// Peers of another mesh that were met within [`NO_DIAL`]: who refused whom doesn't matter. Newest first, with the time
+    /// since then.
+    #[must_use]
+    pub fn of_other_meshes(&self, now: Instant) -> Vec<(PeerId, Duration)> {
+        let refused = self.refused_peers();
+        let met = refused.iter().filter(|(_, (_, refusal))| *refusal == Refusal::WrongMesh);
+        let ages = met.map(|(peer, (since, _))| (*peer, now.saturating_duration_since(*since)));
+        let mut lately: Vec<_> = ages.filter(|(_, age)| *age < NO_DIAL).collect();
+        lately.sort_by_key(|(_, age)| *age);
+        lately
+    }
+
     fn set_called_revoked(&self, by: Option<PeerId>) {
         *self.0.called_revoked.lock().unwrap_or_else(PoisonError::into_inner) = by;
     }

@@ -34,6 +34,8 @@ use tokio_util::sync::CancellationToken;
 const IDLE_CONNECTION: Duration = Duration::from_secs(24 * 3600);
 /// How long a start waits for its listeners to say their addresses.
 const LISTENING: Duration = Duration::from_secs(2);
+/// A listener on all interfaces says their addresses one by one. When none has come for so long, there is no more.
+const LISTENERS_QUIET: Duration = Duration::from_millis(30);
 
 /// Why a node did not start.
 #[derive(Debug, thiserror::Error)]
@@ -217,6 +219,12 @@ impl EventLoop {
                 tracing::warn!("a listener is slow to say its address");
                 return;
             }
+        }
+        let mut known = 0;
+        while known < self.shared.listen.borrow().len() {
+            known = self.shared.listen.borrow().len();
+            let quiet = (tokio::time::Instant::now() + LISTENERS_QUIET).min(deadline);
+            while self.step(quiet).await {}
         }
     }
 

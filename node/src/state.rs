@@ -44,6 +44,7 @@ const EPOCH: &str = "epoch";
 const REVOCATIONS: &str = "revocations";
 const KNOWN_PEERS_FILE: &str = "known_peers.json";
 const ISSUER_DB: &str = "issuer.db";
+const FAILED_JOIN: &str = "failed_join.json";
 
 /// Why the state directory could not be used.
 #[derive(Debug, thiserror::Error)]
@@ -94,6 +95,18 @@ pub struct KnownPeer {
     pub peer: PeerId,
     /// Where it was reached.
     pub addresses: Vec<Multiaddr>,
+}
+
+/// A `dunlin join` that failed on a machine of no mesh. Kept until there is a membership, so that the next start does not
+/// make another mesh in silence.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailedJoin {
+    /// The mesh that was to be joined, hexadecimal, where the token could be read.
+    pub mesh: Option<String>,
+    /// When, unix seconds.
+    pub at: u64,
+    /// Why it failed, for people.
+    pub cause: String,
 }
 
 /// The state directory, held. Cheap to clone; released with the last clone.
@@ -202,13 +215,35 @@ impl StateDir {
         Chain::decode(&bytes).map(Some).map_err(|cause| Error::Damaged { path, cause: cause.to_string() })
     }
 
-    /// Stores this peer's certificate chain in place of the one before.
+    /// Stores this peer's certificate chain in place of the one before. No join has failed then.
     ///
     /// # Errors
     /// Cannot be written.
     pub fn store_chain(&self, chain: &Chain) -> Result<(), Error> {
         let _writing = self.writing();
-        file::write(&self.file(CERTIFICATE), &chain.encode()?)
+        file::write(&self.file(CERTIFICATE), &chain.encode()?)?;
+        file::remove(&self.file(FAILED_JOIN))
+    }
+
+    /// The last `dunlin join`, where it failed and there is no membership since. A damaged note counts as none.
+    ///
+    /// # Errors
+    /// Cannot be read.
+    pub fn failed_join(&self) -> Result<Option<FailedJoin>, Error> {
+        let bytes = file::read(&self.file(FAILED_JOIN), FILE_BYTES)?;
+        Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
+    }
+
+    /// Keeps a failed join for [`StateDir::failed_join`].
+    ///
+    /// # Errors
+    /// Cannot be written.
+    pub fn store_failed_join(&self, failed: &FailedJoin) -> Result<(), Error> {
+        let path = self.file(FAILED_JOIN);
+        let bytes = serde_json::to_vec_pretty(failed)
+            .map_err(|cause| Error::Damaged { path: path.clone(), cause: cause.to_string() })?;
+        let _writing = self.writing();
+        file::write(&path, &bytes)
     }
 
     /// Removes the mesh key. Whether another copy exists is the caller's to know.

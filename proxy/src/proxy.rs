@@ -90,6 +90,14 @@ impl Proxy {
         Ok(Self { server, owner: door(Auth::Owner), pool, keys, address })
     }
 
+    /// Whether a proxy could listen on `address` now.
+    ///
+    /// # Errors
+    /// The address is taken or not this machine's.
+    pub fn check(address: SocketAddr) -> Result<(), Error> {
+        bind(address).map(drop).map_err(|source| Error::Listen { address, source })
+    }
+
     /// Where it listens; with the port that was chosen when none was asked for.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {

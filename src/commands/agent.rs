@@ -18,13 +18,14 @@ pub(crate) async fn run(args: AgentArgs, home: &Path) -> Result<()> {
     let state = StateDir::open(home)?;
     service::require(&state, &node, Role::Agent)?;
     let engines = Engines::resolve(&args.engines, file).await?;
-    engines.print_found();
+    let mut lines = engines.found_lines();
     if engines.list.is_empty() {
-        output::line("engine    none at the usual local ports yet; one that comes up there is taken in");
-        output::line("          elsewhere: --engine URL, --discover PORT, or --launch RUNTIME -- ARGS");
+        lines.push("engine    none at the usual local ports yet; one that comes up there is taken in".to_owned());
+        lines.push("          elsewhere: --engine URL, --discover PORT, or --launch RUNTIME -- ARGS".to_owned());
     }
     let roles = Roles::from_iter([Role::Agent]);
     let service = Service::start(Plan { state, roles, node, engines, metrics_http, endpoint: None }).await?;
-    service::print_addresses(&service);
+    lines.extend(service::address_lines(&service));
+    output::block(&lines);
     service.run().await
 }

@@ -30,6 +30,9 @@ const EXPIRES_SOON: i64 = 5 * 86_400;
 /// A delegation that was not renewed by then deserves a word: people renew it. Days.
 const DELEGATION_ENDS_SOON: u64 = 30;
 
+/// Neighbours of other meshes that are named.
+const FOREIGNERS: usize = 4;
+
 #[derive(Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Verdict {
@@ -162,6 +165,7 @@ async fn running(mut client: Client, findings: &mut Findings) -> Result<Vec<Engi
             "open the mesh port of one side, or name its outside address with --external",
         ),
     }
+    foreign(&status, findings);
     for peer in peers.iter().filter(|peer| peer.duplicate) {
         let found = format!("two processes run as {}", peer.peer);
         findings.fail("peers", found, "stop one of them, or give it a state directory of its own");
@@ -177,6 +181,22 @@ async fn running(mut client: Client, findings: &mut Findings) -> Result<Vec<Engi
         findings.ok("endpoint", format!("{endpoint}/v1"));
     }
     Ok(own)
+}
+
+/// A neighbour of another mesh is in nobody's way, unless both were to be one.
+fn foreign(status: &Status, findings: &mut Findings) {
+    for other in status.other_meshes.iter().take(FOREIGNERS) {
+        findings.warn(
+            "neighbour",
+            format!(
+                "{} belongs to another mesh, so neither lets the other in (met {})",
+                other.peer,
+                output::ago(other.age_s)
+            ),
+            "nothing, if there are to be two meshes; else run `dunlin invite` there, stop this node, and bring this \
+             machine over: dunlin --home NEW_DIR join TOKEN && dunlin --home NEW_DIR up",
+        );
+    }
 }
 
 fn stopped(home: &Path, findings: &mut Findings) {
@@ -199,9 +219,7 @@ fn stopped(home: &Path, findings: &mut Findings) {
                 Some(mesh::Error::Expired) => {
                     findings.fail("certificate", "has expired", "ask for a new invitation, then: dunlin join TOKEN");
                 }
-                Some(mesh::Error::NotAMember) => {
-                    findings.warn("certificate", error.to_string(), "dunlin up makes a mesh; dunlin join enters one");
-                }
+                Some(mesh::Error::NotAMember) => not_a_member(home, findings),
                 _ => findings.fail("certificate", error.to_string(), "see what it names"),
             },
         }
@@ -215,5 +233,25 @@ fn stopped(home: &Path, findings: &mut Findings) {
     if TcpListener::bind((Ipv4Addr::LOCALHOST, HTTP_PORT)).is_err() {
         let found = format!("port {HTTP_PORT} is taken by another program");
         findings.warn("endpoint", found, "choose another: --http 127.0.0.1:PORT");
+    }
+}
+
+/// Of a machine that no mesh has: whether it was to join one.
+fn not_a_member(home: &Path, findings: &mut Findings) {
+    match StateDir::open(home).and_then(|state| state.failed_join()) {
+        Ok(Some(failed)) => {
+            let mesh = failed.mesh.map(|mesh| format!(" mesh {mesh}")).unwrap_or_default();
+            let ago = output::ago(clock::unix_s().saturating_sub(failed.at));
+            findings.fail(
+                "certificate",
+                format!("none: `dunlin join`{mesh} failed {ago}: {}", failed.cause),
+                "dunlin join TOKEN, with a new token where it has expired; or a mesh of its own: dunlin mesh create",
+            );
+        }
+        _ => findings.warn(
+            "certificate",
+            mesh::Error::NotAMember.to_string(),
+            "dunlin up makes a mesh; dunlin join enters one",
+        ),
     }
 }

@@ -2,7 +2,10 @@
 
 use crate::output;
 use anyhow::{Result, bail};
-use dunlin_node::{join, mesh, state::KnownPeer, state::StateDir};
+use dunlin_node::{
+    clock, join, mesh,
+    state::{FailedJoin, KnownPeer, StateDir},
+};
 use dunlin_protocol::{
     id::{Name, Role},
     invitation::Token,
@@ -10,18 +13,34 @@ use dunlin_protocol::{
 use std::path::Path;
 
 pub(crate) async fn run(token: &str, name: Option<Name>, home: &Path) -> Result<()> {
-    let token: Token = Token::parse(token)?;
+    let token = match Token::parse(token) {
+        Ok(token) => token,
+        Err(error) => {
+            // What is wrong with the token says more than that a node runs here.
+            if let Ok(state) = StateDir::open(home) {
+                remember(&state, None, &error.to_string())?;
+            }
+            return Err(error.into());
+        }
+    };
     let state = StateDir::open(home)?;
+    let invitation = token.invitation()?;
     if let Some(chain) = state.chain()? {
         let own = chain.certificate.peek()?;
-        if own.mesh != token.invitation()?.mesh {
+        if own.mesh != invitation.mesh {
             bail!(mesh::Error::AlreadyAMember(own.mesh));
         }
         output::note("this machine is a member already; its certificate is replaced");
     }
-    let (chain, membership) = join::join(&token, &state.identity()?, name).await?;
+    let (chain, membership) = match join::join(&token, &state.identity()?, name).await {
+        Ok(joined) => joined,
+        Err(error) => {
+            remember(&state, Some(invitation.mesh.to_string()), &error.to_string())?;
+            return Err(error.into());
+        }
+    };
     state.store_chain(&chain)?;
-    let issuer = KnownPeer { peer: token.invitation()?.issuer, addresses: token.addresses().to_vec() };
+    let issuer = KnownPeer { peer: invitation.issuer, addresses: token.addresses().to_vec() };
     let mut known = state.known_peers()?;
     known.retain(|peer| peer.peer != issuer.peer);
     known.insert(0, issuer);
@@ -34,5 +53,13 @@ pub(crate) async fn run(token: &str, name: Option<Name>, home: &Path) -> Result<
         (false, false) => "dunlin relay",
     };
     output::note(&format!("next: {next}"));
+    Ok(())
+}
+
+/// For the `dunlin up` that may come next, on a machine of no mesh.
+fn remember(state: &StateDir, mesh: Option<String>, cause: &str) -> Result<()> {
+    if state.chain()?.is_none() {
+        state.store_failed_join(&FailedJoin { mesh, at: clock::unix_s(), cause: cause.to_owned() })?;
+    }
     Ok(())
 }

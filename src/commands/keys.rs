@@ -1,6 +1,10 @@
 //! `dunlin keys`: over the control socket when a proxy runs here, so that a change holds at once; else in the file.
 
-use crate::{args::KeysCommand, args::Output, exit::Failure, output};
+use crate::{
+    args::{KeysArgs, KeysCommand, Output},
+    exit::Failure,
+    output,
+};
 use anyhow::{Result, bail};
 use dunlin_node::{
     clock,
@@ -16,7 +20,8 @@ pub(crate) fn file(home: &Path) -> PathBuf {
     home.join("keys.db")
 }
 
-pub(crate) async fn run(command: KeysCommand, home: &Path) -> Result<()> {
+pub(crate) async fn run(args: KeysArgs, home: &Path) -> Result<()> {
+    let command = args.command.unwrap_or(KeysCommand::List(args.listing));
     match Client::connect(home).await {
         Ok(client) => with_node(client, command).await,
         Err(ClientError::NotRunning(_)) => with_file(command, home),
@@ -96,7 +101,7 @@ fn revoked(key: &Key) -> Result<()> {
 }
 
 fn list(output: Output, keys: &Vec<Key>) -> Result<()> {
-    let age = |at: u64| format!("{} days ago", clock::unix_s().saturating_sub(at) / 86_400);
+    let age = |at: u64| output::ago(clock::unix_s().saturating_sub(at));
     output::show(output, keys, |keys| {
         let rows = keys
             .iter()

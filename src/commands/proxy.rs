@@ -3,6 +3,7 @@
 use super::{service, service::Plan, service::Service};
 use crate::{
     args::ProxyArgs,
+    output,
     settings::{EndpointSettings, File, NodeSettings},
 };
 use anyhow::Result;
@@ -19,9 +20,9 @@ pub(crate) async fn run(args: ProxyArgs, home: &Path) -> Result<()> {
     let roles = Roles::from_iter([Role::Proxy]);
     let engines = service::Engines::default();
     let service = Service::start(Plan { state, roles, node, engines, metrics_http: None, endpoint }).await?;
-    service::print_addresses(&service);
+    output::block(&service::address_lines(&service));
     if service.keys.as_ref().is_some_and(|keys| !keys.any()) && !service.process.no_auth {
-        crate::output::note("there is no key yet: `dunlin keys create` makes one");
+        output::note("there is no key yet: `dunlin keys create` makes one");
     }
     service.run().await
 }

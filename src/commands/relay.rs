@@ -3,6 +3,7 @@
 use super::{service, service::Plan, service::Service};
 use crate::{
     args::RelayArgs,
+    output,
     settings::{File, NodeSettings},
 };
 use anyhow::Result;
@@ -17,6 +18,6 @@ pub(crate) async fn run(args: RelayArgs, home: &Path) -> Result<()> {
     let roles = Roles::from_iter([Role::Relay]);
     let engines = service::Engines::default();
     let service = Service::start(Plan { state, roles, node, engines, metrics_http: None, endpoint: None }).await?;
-    service::print_addresses(&service);
+    output::block(&service::address_lines(&service));
     service.run().await
 }

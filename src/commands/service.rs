@@ -64,11 +64,12 @@ impl Engines {
         Ok(Self { list, catalogue, discover, found })
     }
 
-    /// Prints which were found.
-    pub(crate) fn print_found(&self) {
-        for Found { url, runtime, models } in &self.found {
-            output::line(&format!("engine    {url} ({runtime}, {})", output::counted(models.len(), "model")));
-        }
+    /// Which were found, for people.
+    pub(crate) fn found_lines(&self) -> Vec<String> {
+        let line = |Found { url, runtime, models }: &Found| {
+            format!("engine    {url} ({runtime}, {})", output::counted(models.len(), "model"))
+        };
+        self.found.iter().map(line).collect()
     }
 
     fn are_none(&self) -> bool {
@@ -224,6 +225,9 @@ fn engine_config(settings: EngineSettings, catalogue: &Catalogue) -> Result<Engi
     if let Some(runtime) = &settings.runtime {
         catalogue.get(runtime)?;
     }
+    if let EngineSource::Launch { runtime, .. } = &settings.source {
+        catalogue.get(runtime)?;
+    }
     let source = match settings.source {
         EngineSource::Attach(url) => Source::Attach(url.parse()?),
         EngineSource::Launch { runtime, args, container } => Source::Launch { runtime, args, container },
@@ -237,17 +241,33 @@ fn engine_config(settings: EngineSettings, catalogue: &Catalogue) -> Result<Engi
     })
 }
 
-/// Prints where the node listens.
-pub(crate) fn print_addresses(service: &Service) {
-    output::line(&format!("mesh      {}", service.handle.mesh()));
-    output::line(&format!("peer      {}", service.handle.peer_id()));
-    for address in service.handle.listen_addresses() {
-        output::line(&format!("listening {address}"));
-    }
+/// Where the node is reached, for people.
+pub(crate) fn address_lines(service: &Service) -> Vec<String> {
+    let mut lines =
+        vec![format!("mesh      {}", service.handle.mesh()), format!("peer      {}", service.handle.peer_id())];
+    lines.extend(service.handle.listen_addresses().iter().map(|address| format!("listening {address}")));
     if let Some(endpoint) = &service.process.endpoint {
-        output::line(&format!("endpoint  {endpoint}/v1"));
+        lines.push(format!("endpoint  {endpoint}/v1"));
     }
     if let Some(address) = service.agent.as_ref().and_then(Agent::metrics_addr) {
-        output::line(&format!("metrics   http://{address}/metrics (of the engines)"));
+        lines.push(format!("metrics   http://{address}/metrics (of the engines)"));
     }
+    lines
+}
+
+/// Whether everything that a process is to listen on is free: asked before anything is written.
+pub(crate) fn check_addresses(
+    home: &Path,
+    node: &NodeSettings,
+    endpoint: &EndpointSettings,
+    metrics_http: Option<SocketAddr>,
+) -> Result<()> {
+    control::socket_path(home)?;
+    dunlin_node::check_listen(&node.listen)?;
+    Proxy::check(endpoint.http)?;
+    if let Some(address) = metrics_http {
+        let bound = std::net::TcpListener::bind(address);
+        bound.map_err(|error| dunlin_agent::Error::Metrics { address, error })?;
+    }
+    Ok(())
 }

@@ -108,6 +108,7 @@ fn looking_makes_nothing() {
     let sandbox = Sandbox::new();
     let home = Home::new(&sandbox, "nobody");
     assert_eq!(home.list(&["keys", "list"]), serde_json::json!([]));
+    assert_eq!(home.list(&["keys"]), serde_json::json!([]));
     assert_eq!(home.run(&["keys", "revoke", "abc"]).status.code(), Some(4));
     assert!(!sandbox.folder().join("nobody").exists());
 }

@@ -3,7 +3,7 @@
 use crate::harness::{
     PATIENCE,
     clients::Clients,
-    engine::{Llama, tools_template},
+    engine::{DemoEngine, Llama, tools_template},
     http::Endpoint,
     node::{LOOPBACK, Mesh},
     sandbox::Sandbox,
@@ -54,4 +54,29 @@ fn official_sdks_work_unchanged() {
     assert!(logs.contains("model"), "{logs}");
     assert!(!launched.process.output().contains("In the beginning"), "prompts are not logged");
     assert!(!mesh.proxy.process.output().contains("In the beginning"), "prompts are not logged");
+}
+
+#[test]
+fn the_examples_work_and_say_how_they_are_called() {
+    let clients = Clients::ready();
+    let sandbox = Sandbox::new();
+    let engine = DemoEngine::start(&sandbox, "engine", &[]);
+    let mesh = Mesh::new(&sandbox, &[]);
+    let agent = mesh.agent_of("a", &engine);
+    mesh.proxy.wait_for_replicas("demo", 1);
+    let replica = format!("{}/0", agent.peer_id());
+    for (example, args, wanted) in [
+        ("chat.py", &["demo", "Why", "do dunlins flock?"][..], replica.as_str()),
+        ("chat.mjs", &["demo", "Why", "do dunlins flock?"], &replica),
+        ("chat.sh", &["demo", "Why", "do \"dunlins\" flock?"], &replica),
+        ("embeddings.py", &["demo"], "mudflats"),
+    ] {
+        let output = clients.example(&sandbox, &mesh.endpoint, example, args);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success() && said.contains(wanted), "{example}: {output:?}");
+        let without = clients.example(&sandbox, &mesh.endpoint, example, &[]);
+        let error = String::from_utf8_lossy(&without.stderr).into_owned();
+        assert_eq!(without.status.code(), Some(2), "{example}: {without:?}");
+        assert!(error.starts_with("usage: ") && error.lines().count() == 1, "{example}: {error}");
+    }
 }

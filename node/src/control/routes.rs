@@ -26,7 +26,22 @@ use dunlin_protocol::{
     topic::Topic,
 };
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+/// Peers of other meshes in a status, the ones met last.
+const OTHER_MESHES: usize = 16;
+
+/// A peer that was met and belongs to another mesh: neither lets the other in.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Foreigner {
+    /// Its id, base58.
+    pub peer: String,
+    /// Seconds since it was met last.
+    pub age_s: u64,
+}
 
 /// `GET /status`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -59,6 +74,8 @@ pub struct Status {
     pub connected: usize,
     /// Models known of.
     pub models: usize,
+    /// Peers of other meshes that were met within ten minutes, 16 at most, newest first.
+    pub other_meshes: Vec<Foreigner>,
     /// Version of the executable.
     pub version: String,
 }
@@ -138,6 +155,8 @@ async fn status(State(handle): State<Handle>) -> Json<Status> {
         Standing::CalledRevoked(peer) => Some(peer.to_string()),
         Standing::Member | Standing::Revoked => None,
     };
+    let foreign = handle.members().of_other_meshes(Instant::now()).into_iter().take(OTHER_MESHES);
+    let other_meshes = foreign.map(|(peer, age)| Foreigner { peer: peer.to_string(), age_s: age.as_secs() }).collect();
     let left = i128::from(own.not_after) - i128::from(clock::unix_s());
     Json(Status {
         peer: handle.peer_id().to_string(),
@@ -154,6 +173,7 @@ async fn status(State(handle): State<Handle>) -> Json<Status> {
         listen: handle.listen_addresses().iter().map(ToString::to_string).collect(),
         connected,
         models,
+        other_meshes,
         version: env!("CARGO_PKG_VERSION").to_owned(),
     })
 }

@@ -38,6 +38,15 @@ pub enum Error {
     },
 }
 
+/// The socket of the state directory `home`.
+///
+/// # Errors
+/// [`Error::TooLong`].
+pub fn path(home: &Path) -> Result<PathBuf, Error> {
+    let path = home.join(SOCKET);
+    if path.as_os_str().len() > PATH_BYTES { Err(Error::TooLong(path)) } else { Ok(path) }
+}
+
 /// A control socket that listens.
 pub struct Server {
     listener: UnixListener,
@@ -53,10 +62,7 @@ impl Server {
     /// # Errors
     /// A path that is too long; somebody answers there; the operating system refuses.
     pub fn bind(home: &Path, handle: Handle, extra: Router) -> Result<Self, Error> {
-        let path = home.join(SOCKET);
-        if path.as_os_str().len() > PATH_BYTES {
-            return Err(Error::TooLong(path));
-        }
+        let path = path(home)?;
         let io = |cause| Error::Io { path: path.clone(), cause };
         if path.exists() {
             if UnixStream::connect(&path).is_ok() {

@@ -31,20 +31,43 @@ impl Clients {
     /// Runs a Python script of `tests/e2e/clients` against `endpoint`.
     pub(crate) fn python(&self, sandbox: &Sandbox, endpoint: &Endpoint, script: &str) -> Output {
         let command = sandbox.command(self.folder.join("venv/bin/python"));
-        run(command, endpoint, script)
+        run(command, endpoint, &format!("tests/e2e/clients/{script}"), &[])
+    }
+
+    /// Runs one of `examples/clients` against `endpoint`, as its first lines say.
+    pub(crate) fn example(&self, sandbox: &Sandbox, endpoint: &Endpoint, name: &str, args: &[&str]) -> Output {
+        let command = match name.rsplit('.').next() {
+            Some("py") => sandbox.command(self.folder.join("venv/bin/python")),
+            Some("mjs") => sandbox.command("node"),
+            _ => sandbox.command("bash"),
+        };
+        // Modules of the newer kind are looked for beside the script and above it only.
+        let script = match name.ends_with(".mjs") {
+            true => {
+                let copy = self.folder.join(name);
+                std::fs::copy(repository().join("examples/clients").join(name), &copy).unwrap();
+                copy
+            }
+            false => repository().join("examples/clients").join(name),
+        };
+        run(command, endpoint, &script.to_string_lossy(), args)
     }
 
     /// Runs a Node.js script of `tests/e2e/clients` against `endpoint`.
     pub(crate) fn node(&self, sandbox: &Sandbox, endpoint: &Endpoint, script: &str) -> Output {
         let mut command = sandbox.command("node");
         command.env("NODE_PATH", self.folder.join("node_modules"));
-        run(command, endpoint, script)
+        run(command, endpoint, &format!("tests/e2e/clients/{script}"), &[])
     }
 }
 
+fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
 /// The endpoint is named as a user of the SDKs would name it.
-fn run(mut command: Command, endpoint: &Endpoint, script: &str) -> Output {
-    command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/clients").join(script));
+fn run(mut command: Command, endpoint: &Endpoint, script: &str, args: &[&str]) -> Output {
+    command.arg(repository().join(script)).args(args);
     command.env("OPENAI_BASE_URL", endpoint.base_url());
     command.env("OPENAI_API_KEY", endpoint.key.as_deref().unwrap_or("none"));
     command.output().unwrap()
