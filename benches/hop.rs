@@ -11,6 +11,8 @@
 mod child;
 #[path = "hop/floor.rs"]
 mod floor;
+#[path = "hop/folder.rs"]
+mod folder;
 #[path = "hop/liveness.rs"]
 mod liveness;
 #[path = "hop/load.rs"]

@@ -14,6 +14,8 @@ mod balancer;
 mod child;
 #[path = "peers/data_path.rs"]
 mod data_path;
+#[path = "hop/folder.rs"]
+mod folder;
 #[path = "hop/load.rs"]
 #[allow(dead_code, reason = "shared with the hop's benchmark")]
 mod load;

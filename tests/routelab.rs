@@ -64,9 +64,8 @@ fn shared_prefixes() {
     wins("shared prefixes", 1, 1.3);
     let rate = |policy, proxies| pooled(&scenario("shared prefixes"), policy, proxies).hit_rate();
     assert!(rate(Policy::Ours, 1) >= 0.9 * rate(Policy::Ideal, 1));
-    // A short run: with sixteen proxies the homes of conversations are found later (`docs/routing.md`).
     let (ours, round_robin) = (rate(Policy::Ours, 16), rate(Policy::RoundRobin, 16));
-    assert!(ours > round_robin, "{ours} {round_robin}");
+    assert!(ours >= 1.2 * round_robin, "{ours} {round_robin}");
 }
 
 #[test]

@@ -116,6 +116,9 @@ pub struct EngineConfig {
     pub models: Vec<ModelId>,
     /// Requests that it works on at once; `None` to take the engine's word or the runtime's default.
     pub slots: Option<u16>,
+    /// How many kinds of hardware would be preferred to its own: 0 for the best. It decides between replicas that are as
+    /// good as equal.
+    pub flavor: u8,
     /// Time between two readings of its metrics while it works.
     pub metrics_interval: Duration,
     /// When it is started again though its process lives, if the agent launched it.
@@ -135,6 +138,7 @@ impl EngineConfig {
             runtime: None,
             models: Vec::new(),
             slots: None,
+            flavor: 0,
             metrics_interval: METRICS_INTERVAL,
             patience: Patience::default(),
             found: false,

@@ -92,6 +92,8 @@ pub(crate) struct Replica {
     /// Its engine is the simulated one inside this process.
     built_in: bool,
     slots: Option<u16>,
+    /// See [`EngineConfig::flavor`].
+    flavor: u8,
     pub(crate) gate: Arc<Gate>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) outcomes: Outcomes,
@@ -148,6 +150,7 @@ impl Replica {
             metrics_interval: config.metrics_interval,
             built_in: matches!(config.source, Source::Demo(_)),
             slots: config.slots,
+            flavor: config.flavor,
             gate: Arc::new(Gate::new(slots)),
             counters: Arc::default(),
             outcomes: Outcomes::default(),
@@ -385,6 +388,7 @@ impl Replica {
             in_flight,
             queued,
             draining,
+            flavor: self.flavor,
             measured: self.counters.measured(),
             engine: self.reading(now),
         }

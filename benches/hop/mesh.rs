@@ -1,13 +1,15 @@
 //! The real executables, started as a user starts them and joined by an invitation.
 
-use crate::child::{Child, free_address, pause};
+use crate::{
+    child::{Child, free_address, pause},
+    folder::Folder,
+};
 use anyhow::{Context as _, Result, bail, ensure};
 use dunlin_node::{PeerInfo, control::Client};
 use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
     process::Command,
-    sync::atomic::{AtomicU32, Ordering},
     time::{Duration, Instant},
 };
 
@@ -32,25 +34,6 @@ fn answer(command: &mut Command) -> Result<String> {
     let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     ensure!(output.status.success(), "{command:?} failed: {said} {}", String::from_utf8_lossy(&output.stderr));
     Ok(said)
-}
-
-/// A folder that goes with the value.
-pub struct Folder(pub PathBuf);
-
-impl Folder {
-    pub fn new() -> Result<Self> {
-        static MADE: AtomicU32 = AtomicU32::new(0);
-        let number = MADE.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("dunlin-bench-{}-{number}", std::process::id()));
-        std::fs::create_dir_all(&path)?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
 
 /// A demo engine in a process of its own.

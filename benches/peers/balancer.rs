@@ -3,7 +3,8 @@
 
 use crate::{
     child::{Child, free_address},
-    mesh::{Engine, Folder, Mesh},
+    folder::Folder,
+    mesh::{Engine, Mesh},
 };
 use anyhow::Result;
 use std::{

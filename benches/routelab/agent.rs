@@ -125,6 +125,7 @@ impl Agent {
             in_flight: self.admission.in_flight(),
             queued: self.admission.queued(),
             draining: false,
+            flavor: 0,
             measured: self.counters.measured(),
             engine: Some(EngineLoad {
                 running: Some(running),

@@ -4,6 +4,7 @@
 //! that tells nothing is balanced by its agent's own counts, which are always there.
 
 mod v1;
+mod v2;
 
 use crate::{
     codec,
@@ -30,6 +31,9 @@ pub struct LoadReport {
     pub queued: u16,
     /// Whether new requests are refused because the replica drains.
     pub draining: bool,
+    /// How many kinds of hardware its operator would rather have for this model: 0 for the best. Of replicas that are as
+    /// good as equal the one with the lowest gets the request.
+    pub flavor: u8,
     /// What the agent measured on the requests that went through it.
     pub measured: Measured,
     /// What the engine's own metrics say; `None` without them or when the last read is too old.
@@ -90,7 +94,8 @@ pub struct EngineLoad {
 #[derive(Serialize, Deserialize)]
 enum Wire {
     V1(v1::LoadReport),
-    V2(LoadReport),
+    V2(v2::LoadReport),
+    V3(LoadReport),
 }
 
 impl LoadReport {
@@ -99,7 +104,7 @@ impl LoadReport {
     /// # Errors
     /// Does not fit.
     pub fn encode(&self) -> Result<Vec<u8>, codec::Error> {
-        codec::encode(&Wire::V2(self.clone()), limits::LOAD_REPORT_BYTES)
+        codec::encode(&Wire::V3(self.clone()), limits::LOAD_REPORT_BYTES)
     }
 
     /// From gossip.
@@ -109,7 +114,8 @@ impl LoadReport {
     pub fn decode(bytes: &[u8]) -> Result<Self, codec::Error> {
         Ok(match codec::decode(bytes, limits::LOAD_REPORT_BYTES)? {
             Wire::V1(report) => report.into(),
-            Wire::V2(report) => report,
+            Wire::V2(report) => report.into(),
+            Wire::V3(report) => report,
         })
     }
 
@@ -144,7 +150,7 @@ mod tests {
 
     /// Of a peer that has not been updated yet: what it doesn't say is unknown.
     #[test]
-    fn a_report_of_the_first_version_is_read() {
+    fn reports_of_earlier_versions_are_read() {
         let measured = v1::Measured { ttft_us: Some(5), itl_us: None, service_us: Some(9), chunks_per_s: 7 };
         let version = Version { epoch: 3, seq: 4 };
         let replica = ReplicaId { peer: PeerId::random(), index: 2 };
@@ -152,10 +158,13 @@ mod tests {
         let old = v1::LoadReport { replica, version, slots, in_flight, queued, draining, measured, engine };
         let bytes = codec::encode(&Wire::V1(old), limits::LOAD_REPORT_BYTES).unwrap();
         let measured = Measured { ttft_us: Some(5), service_us: Some(9), chunks_per_s: 7, ..Measured::default() };
-        let new = LoadReport { replica, version, slots, in_flight, queued, draining, measured, engine };
+        let new = LoadReport { replica, version, slots, in_flight, queued, draining, flavor: 0, measured, engine };
         assert_eq!(LoadReport::decode(&bytes).unwrap(), new);
         assert_ne!(new.encode().unwrap(), bytes);
         assert_eq!(LoadReport::decode(&new.encode().unwrap()).unwrap(), new);
+        let second = v2::LoadReport { replica, version, slots, in_flight, queued, draining, measured, engine };
+        let bytes = codec::encode(&Wire::V2(second), limits::LOAD_REPORT_BYTES).unwrap();
+        assert_eq!(LoadReport::decode(&bytes).unwrap(), new);
     }
 
     #[test]

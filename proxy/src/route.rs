@@ -23,8 +23,9 @@ use dunlin_protocol::{
 use rand::{Rng, seq::SliceRandom};
 use std::time::{Duration, Instant};
 
-/// Candidates whose expected times differ by less than this factor are as good as equal: the one with the fewest of our
-/// own requests is taken, else any, so that many proxies with the same reports don't all take the same replica.
+/// Candidates whose expected times differ by less than this factor are as good as equal: of those on the most preferred
+/// hardware the one with the fewest of our own requests is taken, else any, so that many proxies with the same reports
+/// don't all take the same replica.
 const NEAR_EQUAL: f64 = 1.15;
 /// So much shorter than that of the best free replica must the expected time at a full one be, for the request to wait
 /// for that.
@@ -103,6 +104,8 @@ pub struct Load {
     pub kv_permille: Option<u16>,
     /// Takes nothing new.
     pub draining: bool,
+    /// How many kinds of hardware are preferred to its own.
+    pub flavor: u8,
 }
 
 /// An engine's measured speed, microseconds; `None` until there was traffic.
@@ -147,6 +150,7 @@ impl Load {
             recent: report.measured.recent,
             kv_permille: report.engine.and_then(|engine| engine.kv_used_permille),
             draining: report.draining,
+            flavor: report.flavor,
         }
     }
 }
@@ -361,12 +365,13 @@ fn take_turns(view: &mut [Assessment], turn: u64) {
     group.rotate_left(usize::try_from(turn % len).unwrap_or(0));
 }
 
-/// Puts the one of the leaders that has the fewest of our own requests in front; of equals, the first by chance.
+/// Puts the one of the leaders on the most preferred hardware in front; of several, the one that has the fewest of our own
+/// requests; of equals, the first by chance.
 fn mix_near_equals(view: &mut [Assessment]) {
     let group = leading(view, |a, b| a.order() == b.order() && b.cost <= a.cost * NEAR_EQUAL);
     let share = |one: &Assessment| f64::from(one.own_in_flight) / f64::from(one.slots);
-    let fewest = (0..group.len()).min_by(|&a, &b| share(&group[a]).total_cmp(&share(&group[b])));
-    if let Some(chosen) = fewest {
+    let by_preference = |a: &Assessment, b: &Assessment| a.flavor.cmp(&b.flavor).then(share(a).total_cmp(&share(b)));
+    if let Some(chosen) = (0..group.len()).min_by(|&a, &b| by_preference(&group[a], &group[b])) {
         group[..=chosen].rotate_right(1);
     }
 }

@@ -33,6 +33,10 @@ pub(crate) struct EngineArgs {
     /// Requests that each engine works on at once [default: what the engine says, else its runtime's]
     #[arg(long, env = "DUNLIN_SLOTS", value_name = "N")]
     pub(crate) slots: Option<u16>,
+    /// How many kinds of hardware you would rather have a request run on: 0, the best, to 255. Proxies prefer the lowest
+    /// among replicas that are as good as equal
+    #[arg(long, env = "DUNLIN_FLAVOR_RANK", value_name = "N", hide_short_help = true)]
+    pub(crate) flavor_rank: Option<u8>,
     /// Start the engine as a child process; what follows `--` is passed to it
     #[arg(long, value_name = "RUNTIME")]
     pub(crate) launch: Option<RuntimeName>,

@@ -236,6 +236,7 @@ fn engine_config(settings: EngineSettings, catalogue: &Catalogue) -> Result<Engi
         runtime: settings.runtime,
         models: settings.models,
         slots: settings.slots,
+        flavor: settings.flavor,
         patience: settings.patience,
         ..EngineConfig::new(source)
     })

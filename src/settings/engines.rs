@@ -29,6 +29,7 @@ pub(super) struct EngineFile {
     runtime: Option<RuntimeName>,
     models: Vec<ModelId>,
     slots: Option<u16>,
+    flavor_rank: u8,
     hang_timeout_seconds: Option<f64>,
     start_timeout_seconds: Option<f64>,
 }
@@ -40,6 +41,7 @@ pub(crate) struct EngineSettings {
     pub(crate) runtime: Option<RuntimeName>,
     pub(crate) models: Vec<ModelId>,
     pub(crate) slots: Option<u16>,
+    pub(crate) flavor: u8,
     pub(crate) patience: Patience,
 }
 
@@ -64,6 +66,7 @@ pub(crate) fn engines(args: &EngineArgs, file: File) -> Result<Vec<EngineSetting
         runtime: args.runtime.clone(),
         models: args.models.clone(),
         slots: args.slots,
+        flavor: args.flavor_rank.unwrap_or_default(),
         patience: patience(args.hang_timeout, args.start_timeout),
     };
     let mut engines: Vec<_> = args.engine.iter().cloned().map(EngineSource::Attach).map(common).collect();
@@ -76,9 +79,10 @@ pub(crate) fn engines(args: &EngineArgs, file: File) -> Result<Vec<EngineSetting
     if engines.is_empty() {
         engines = file.engines.into_iter().enumerate().map(|(i, e)| from_file(i, e)).collect::<Result<_>>()?;
     }
-    if engines.is_empty() && (args.runtime.is_some() || !args.models.is_empty() || args.slots.is_some()) {
+    if engines.is_empty() && describes_engine(args) {
         bail!(Failure::Usage(
-            "--runtime, --model and --slots describe an engine: give --engine URL or --launch too".into()
+            "--runtime, --model, --slots and --flavor-rank describe an engine: give --engine URL or --launch too"
+                .into()
         ));
     }
     if engines.len() > MAX_ENGINES {
@@ -88,6 +92,10 @@ pub(crate) fn engines(args: &EngineArgs, file: File) -> Result<Vec<EngineSetting
         bail!(Failure::Usage("an engine needs at least one slot".into()));
     }
     Ok(engines)
+}
+
+fn describes_engine(args: &EngineArgs) -> bool {
+    args.runtime.is_some() || !args.models.is_empty() || args.slots.is_some() || args.flavor_rank.is_some()
 }
 
 fn from_file(index: usize, engine: EngineFile) -> Result<EngineSettings> {
@@ -110,7 +118,8 @@ fn from_file(index: usize, engine: EngineFile) -> Result<EngineSettings> {
     let hang = timeout("hang_timeout_seconds", engine.hang_timeout_seconds)?;
     let start = timeout("start_timeout_seconds", engine.start_timeout_seconds)?;
     let patience = patience(hang, start);
-    Ok(EngineSettings { source, runtime: engine.runtime, models: engine.models, slots: engine.slots, patience })
+    let EngineFile { runtime, models, slots, flavor_rank: flavor, .. } = engine;
+    Ok(EngineSettings { source, runtime, models, slots, flavor, patience })
 }
 
 /// What was not said is as the agent has it; zero is for ever.
@@ -215,14 +224,19 @@ mod tests {
         for bad in ["[[engines]]\n", "[[engines]]\nurl='a'\nlaunch='vllm'\n", "[[engines]]\nurl='a'\nargs=['x']\n"] {
             assert!(engines(&none, file(bad).unwrap()).is_err(), "{bad}");
         }
-        let two = "[[engines]]\nurl='http://a'\n[[engines]]\nlaunch='llamacpp'\nargs=['-m','f']\nmodels=['m']\n";
-        assert_eq!(engines(&none, file(two).unwrap()).unwrap().len(), 2);
+        let two = "[[engines]]\nurl='http://a'\n[[engines]]\nlaunch='llamacpp'\nargs=['-m','f']\nmodels=['m']\nflavor_rank=2\n";
+        let flavors: Vec<u8> = engines(&none, file(two).unwrap()).unwrap().iter().map(|engine| engine.flavor).collect();
+        assert_eq!(flavors, [0, 2]);
         let patient = "[[engines]]\nlaunch='vllm'\nhang_timeout_seconds=0\nstart_timeout_seconds=90.5\n";
         let patience = engines(&none, file(patient).unwrap()).unwrap()[0].patience;
         assert_eq!(patience, Patience { hang: None, start: Some(Duration::from_millis(90_500)) });
         assert!(engines(&none, file("[[engines]]\nlaunch='vllm'\nhang_timeout_seconds=-1\n").unwrap()).is_err());
         let flags = EngineArgs { slots: Some(2), ..Default::default() };
         assert!(engines(&flags, File::default()).is_err(), "slots of nothing");
+        let flags = EngineArgs { flavor_rank: Some(1), ..Default::default() };
+        assert!(engines(&flags, File::default()).is_err(), "flavor of nothing");
+        let flags = EngineArgs { engine: vec!["http://a".into()], ..flags };
+        assert_eq!(engines(&flags, File::default()).unwrap()[0].flavor, 1);
     }
 
     #[test]

@@ -121,6 +121,26 @@ fn engines_without_metrics_are_used_and_balanced() {
     }
 }
 
+/// Two engines that are otherwise equal: the one on the hardware that its operator prefers gets what comes one by one.
+#[test]
+fn the_preferred_flavor_is_taken_at_equal_load() {
+    let sandbox = Sandbox::new();
+    let args = ["--tokens-per-second", "100", "--slots", "8"];
+    let engines = [DemoEngine::start(&sandbox, "spare", &args), DemoEngine::start(&sandbox, "best", &args)];
+    let mesh = Mesh::new(&sandbox, &[]);
+    let agent = |name, engine: &DemoEngine, rank| mesh.agent(name, &["--engine", &engine.url(), "--flavor-rank", rank]);
+    let agents = [agent("a", &engines[0], "1"), agent("b", &engines[1], "0")];
+    mesh.proxy.wait_for_replicas("demo", 2);
+    // Both are measured: an unmeasured one counts as fast.
+    let warm = Load::start(&mesh.endpoint, &plan(10, 20));
+    warm.wait_for_more(60);
+    warm.finish().assert_all_whole();
+    let report = one_by_one(&mesh.endpoint, plan(1, 20), 20);
+    report.assert_all_whole();
+    let share = share_of(&report, &agents[1]);
+    assert!(share >= 0.7, "only {share} went to the preferred one: {:?}", report.by_replica());
+}
+
 /// Real llama.cpp never reports more running requests than it has slots, and no KV cache: what waits counts.
 #[test]
 fn a_crowded_llamacpp_is_avoided() {

@@ -71,6 +71,7 @@ async fn agent(folder: &Path, token: Token, shutdown: CancellationToken) -> Hand
                 in_flight: n % 4,
                 queued: 0,
                 draining: false,
+                flavor: 0,
                 measured: Measured::default(),
                 engine: None,
             });

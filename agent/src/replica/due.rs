@@ -102,6 +102,7 @@ mod tests {
             in_flight: 2,
             queued: 0,
             draining: false,
+            flavor: 0,
             measured: Measured { ttft_us: Some(1000), chunks_per_s: 100, ..Measured::default() },
             engine: Some(EngineLoad { running: Some(2), kv_used_permille: Some(500), ..EngineLoad::default() }),
         }

@@ -60,6 +60,7 @@ fn report(from: PeerId, seq: u64, in_flight: u16) -> Event {
         in_flight,
         queued: 0,
         draining: false,
+        flavor: 0,
         measured: Measured::default(),
         engine: None,
     };
@@ -372,6 +373,7 @@ fn any_statement() -> impl Strategy<Value = Event> {
                     in_flight: u16::try_from(pick).unwrap(),
                     queued: 0,
                     draining: false,
+                    flavor: 0,
                     measured: Measured::default(),
                     engine: None,
                 };

@@ -16,6 +16,7 @@ fn report(peer: PeerId) -> LoadReport {
         in_flight: 1,
         queued: 0,
         draining: false,
+        flavor: 0,
         measured: Measured::default(),
         engine: None,
     }

@@ -71,6 +71,7 @@ pub(crate) fn load(handle: &Handle, index: u16, in_flight: u16) -> LoadReport {
         in_flight,
         queued: 0,
         draining: false,
+        flavor: 0,
         measured: Measured::default(),
         engine: None,
     }

@@ -29,6 +29,6 @@ impl From<LoadReport> for super::LoadReport {
         let LoadReport { replica, version, slots, in_flight, queued, draining, measured, engine } = old;
         let Measured { ttft_us, itl_us, service_us, chunks_per_s } = measured;
         let measured = super::Measured { ttft_us, itl_us, service_us, chunks_per_s, ..super::Measured::default() };
-        Self { replica, version, slots, in_flight, queued, draining, measured, engine }
+        Self { replica, version, slots, in_flight, queued, draining, flavor: 0, measured, engine }
     }
 }

@@ -169,15 +169,16 @@ fn engine_load() -> impl Strategy<Value = EngineLoad> {
 
 pub(crate) fn load_report() -> impl Strategy<Value = LoadReport> {
     let head = (any::<u8>(), any::<u16>(), version());
-    let counts = (any::<u16>(), any::<u16>(), any::<u16>(), any::<bool>());
+    let counts = (any::<u16>(), any::<u16>(), any::<u16>(), any::<bool>(), any::<u8>());
     (head, counts, measured(), option::of(engine_load())).prop_map(
-        |((seed, index, version), (slots, in_flight, queued, draining), measured, engine)| LoadReport {
+        |((seed, index, version), (slots, in_flight, queued, draining, flavor), measured, engine)| LoadReport {
             replica: ReplicaId { peer: peer(seed), index },
             version,
             slots,
             in_flight,
             queued,
             draining,
+            flavor,
             measured,
             engine,
         },

@@ -37,6 +37,7 @@ fn pool(count: usize, now: Instant) -> Vec<Candidate> {
         recent: [0; RECENT_MODELS],
         kv_permille: None,
         draining: false,
+        flavor: 0,
     };
     let candidate = |_| Candidate {
         replica: ReplicaId { peer: PeerId::random(), index: 0 },

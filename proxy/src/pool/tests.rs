@@ -76,6 +76,7 @@ impl World {
             in_flight,
             queued: 0,
             draining: false,
+            flavor: 0,
             measured: Measured::default(),
             engine: None,
         };

@@ -10,6 +10,9 @@ use std::time::{Duration, Instant};
 const PRESUMED_SLOTS: u32 = 64;
 /// A KV cache that is used less than this, thousandths, tells too little of its size, and has room enough.
 const KV_TELLS_PERMILLE: u16 = 300;
+/// A guess about less than this of a prompt, KiB, is too small to spoil the measuring of prefill speeds. There is nearly
+/// always some: a replica of which none is measured any more would be as good as any other.
+const GUESS_KIB: f64 = 1.0;
 /// Streams that have begun and are silent together for so long make a replica the last choice.
 const SILENT: Duration = Duration::from_millis(1000);
 /// A first token that is late by this, and by [`LATE`] times what was expected, does the same.
@@ -77,6 +80,8 @@ pub(super) struct Assessment {
     pub(super) rtt: Option<Duration>,
     /// What its engine must load first.
     pub(super) loads: Loads,
+    /// How many kinds of hardware are preferred to its own.
+    pub(super) flavor: u8,
 }
 
 impl Assessment {
@@ -139,10 +144,11 @@ fn assess_one(candidate: &Candidate, ask: &Ask<'_>, now: Instant) -> Option<Asse
         silent: believed.map_or(Duration::ZERO, |load| load.silent),
         ahead_kib: own.unstarted_kib.saturating_add(others_kib),
         new_kib: (ask.kib - own.cached_kib - own.home_kib).max(0.0),
-        guess: own.home_kib > 0.0,
+        guess: own.home_kib >= GUESS_KIB,
         held: own.held,
         rtt: candidate.rtt,
         loads: if loaded { Loads::Never } else { candidate.loads },
+        flavor: candidate.load.map_or(0, |load| load.flavor),
     })
 }
 

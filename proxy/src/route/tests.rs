@@ -47,6 +47,7 @@ fn load(received: Instant, admitted: u32) -> Load {
         recent: [0; RECENT_MODELS],
         kv_permille: None,
         draining: false,
+        flavor: 0,
     }
 }
 
@@ -96,6 +97,25 @@ fn kv_pressure_turns_the_choice() {
     let mut roomy = candidate(2);
     roomy.load = Some(Load { kv_permille: Some(300), ..load(now, 1) });
     assert_eq!(first(&[full, roomy], &ask(), now, 1).replica, replica(2));
+}
+
+#[test]
+fn of_near_equals_the_better_flavor_is_taken_and_a_busier_one_is_not() {
+    let now = Instant::now();
+    let with = |n, flavor, in_flight| {
+        let mut one = candidate(n);
+        let speed = Speed { first_token_us: Some(20e3), per_kib_us: Some(5e3), decode_us: Some(500e3) };
+        one.load = Some(Load { flavor, speed, ..load(now, in_flight) });
+        one.own = Own { in_flight, reported: Reported { in_flight, ..Reported::default() }, ..Own::default() };
+        one
+    };
+    for seed in 0..20 {
+        let best = |pool: &[Candidate]| first(pool, &ask(), now, seed).replica;
+        assert_eq!(best(&[with(1, 2, 0), with(2, 0, 0), with(3, 1, 0)]), replica(2));
+        assert_eq!(best(&[with(1, 1, 0), with(2, 0, 1)]), replica(2), "a little busier is as good as equal");
+        assert_eq!(best(&[with(1, 1, 0), with(2, 0, 3)]), replica(1), "three of four slots taken are not");
+        assert_eq!(best(&[with(1, 1, 0), with(2, 0, 4)]), replica(1), "and a full one still less");
+    }
 }
 
 /// C1: it stopped reporting while idle. Its last words must not win every pick.
@@ -183,6 +203,7 @@ fn absurd_numbers_of_a_peer_only_make_it_busy() {
         in_flight: u16::MAX,
         queued: u16::MAX,
         draining: false,
+        flavor: 0,
         measured: Measured {
             ttft_us: Some(u32::MAX),
             service_us: Some(0),
@@ -277,6 +298,7 @@ fn any_candidate() -> impl Strategy<Value = Candidate> {
                 recent: [us.unwrap_or(0) % 9; RECENT_MODELS],
                 kv_permille: us.map(|us| (us % 1200) as u16),
                 draining,
+                flavor: own.4,
             }),
             own: Own {
                 in_flight: own.0,

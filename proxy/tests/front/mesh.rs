@@ -218,6 +218,7 @@ pub(crate) fn report(handle: &Handle, slots: u16, in_flight: u16) -> LoadReport 
         in_flight,
         queued: 0,
         draining: false,
+        flavor: 0,
         measured: Measured::default(),
         engine: None,
     }
