@@ -3,11 +3,11 @@
 
 use crate::{
     addresses::{self, Book},
+    anti_entropy::AntiEntropy,
     behaviour::Behaviour,
     bootstrap::Bootstrap,
     dial::Dials,
     directory,
-    gossip::MeshMessage,
     handle::{Command, ConnectError, Shared},
     hop::Hop,
     info,
@@ -23,7 +23,6 @@ use crate::{
 };
 use dunlin_protocol::{
     id::{PeerId, Role, Roles},
-    revocation::SignedRevocation,
     topic::Topic,
 };
 use futures::StreamExt;
@@ -34,8 +33,9 @@ use libp2p::{
         dial_opts::{DialOpts, PeerCondition},
     },
 };
+use rand::rngs::StdRng;
 use std::{
-    collections::{BTreeMap, HashMap, HashSet, VecDeque},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -71,8 +71,8 @@ pub(crate) struct EventLoop {
     pub(crate) bootstrap: Bootstrap,
     pub(crate) liveness: Liveness,
     pub(crate) connections: HashMap<PeerId, Vec<Connection>>,
-    /// Revocations to be gossiped once more, and when.
-    pub(crate) revoked_lately: VecDeque<(Instant, SignedRevocation)>,
+    pub(crate) anti_entropy: AntiEntropy,
+    pub(crate) rng: StdRng,
     /// Peers dialled that are not known to be members.
     pub(crate) strangers_dialled: HashSet<PeerId>,
     pub(crate) reports: Reports,
@@ -151,7 +151,8 @@ impl EventLoop {
                 () = shared.outbox.filled.notified() => self.reports.add(shared.outbox.take()),
                 () = sleep_until(report_at), if report_at.is_some() => self.send_reports(interval),
                 Ok(()) = revocations.changed() => self.enforce_revocations(),
-                Some(()) = self.pulls.finished() => {}
+                Some(outcome) = self.pulls.finished() => self.on_pulled(outcome),
+                () = tokio::time::sleep_until(self.anti_entropy.next().into()) => self.compare_lists(Instant::now()),
                 _ = tick.tick() => self.on_tick(Instant::now()),
             }
         }
@@ -167,12 +168,8 @@ impl EventLoop {
             }
             Command::LookUp { topic, answer } => self.look_up(topic, Some(answer)),
             Command::Connect { peer, answer } => self.connect(peer, answer),
-            Command::Publish(message) => {
-                self.publish(&message);
-                if let MeshMessage::Revocation(revocation) = *message {
-                    self.revoke_again(revocation);
-                }
-            }
+            Command::Publish(message) => self.publish(&message),
+            Command::OtherList { peer, list } => self.anti_entropy.differs(peer, list, Instant::now()),
             Command::HangUp => self.hang_up(),
         }
     }
@@ -278,16 +275,12 @@ impl EventLoop {
     /// Fetches over the hop what gossip said before this connection was there.
     pub(crate) fn pull(&mut self, peer: PeerId) {
         let Some(membership) = self.members.get(&peer) else { return };
-        let agent = membership.roles.contains(Role::Agent);
-        let revocations = self.members.wants_revocations_of(&peer);
-        if agent || revocations {
+        if membership.roles.contains(Role::Agent) {
             self.hop.prepare(peer);
-        }
-        if agent {
             self.pulls.info(info::Puller { hop: self.hop.clone(), directory: self.shared.directory.clone() }, peer);
         }
-        if revocations {
-            self.pulls.revocations(self.hop.clone(), self.members.clone(), peer);
+        if let Some(list) = self.members.other_list_of(&peer) {
+            self.anti_entropy.differs(peer, list, Instant::now());
         }
     }
 

@@ -28,9 +28,6 @@ const PUBLISH_QUEUE: Duration = Duration::from_millis(300);
 const CONNECTION_QUEUE: usize = 64;
 /// How long a message is known as a duplicate.
 const DUPLICATES: Duration = Duration::from_secs(5);
-/// When a revocation is said a second time: a peer that was connected, but had not subscribed yet, missed the first, and
-/// would not hear of it before its next connection. Later than duplicates are known, or it would be taken for one.
-pub(crate) const SAY_AGAIN: Duration = Duration::from_secs(6);
 /// Peers that each message on `mesh` is forwarded to.
 const MESH_PEERS: usize = 3;
 

@@ -15,6 +15,7 @@ use dunlin_protocol::{
     id::{MeshId, PeerId, ReplicaId, Role, Roles, RuntimeName, Version},
     load::LoadReport,
     record::Continuation,
+    revocation::ListVersion,
     topic::Topic,
 };
 use libp2p::Multiaddr;
@@ -91,10 +92,24 @@ pub enum ConnectError {
 
 /// What is asked of the event loop.
 pub(crate) enum Command {
-    Offer { offer: Offer, done: oneshot::Sender<()> },
-    LookUp { topic: Topic, answer: oneshot::Sender<Result<usize, LookupError>> },
-    Connect { peer: PeerId, answer: oneshot::Sender<Result<(), ConnectError>> },
+    Offer {
+        offer: Offer,
+        done: oneshot::Sender<()>,
+    },
+    LookUp {
+        topic: Topic,
+        answer: oneshot::Sender<Result<usize, LookupError>>,
+    },
+    Connect {
+        peer: PeerId,
+        answer: oneshot::Sender<Result<(), ConnectError>>,
+    },
     Publish(Box<MeshMessage>),
+    /// A member asked that has another revocation list.
+    OtherList {
+        peer: PeerId,
+        list: ListVersion,
+    },
     HangUp,
 }
 

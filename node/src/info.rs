@@ -80,17 +80,6 @@ pub(crate) enum Error {
     Request(#[from] http::Error),
 }
 
-/// One whole small answer from a member.
-pub(crate) async fn fetch(
-    hop: &Hop,
-    peer: PeerId,
-    method: http::Method,
-    path: &str,
-    limit: usize,
-) -> Result<Vec<u8>, Error> {
-    ask(hop, peer, method, path, hop::Body::empty(), limit).await
-}
-
 /// One whole small answer to a request with a body.
 pub(crate) async fn ask(
     hop: &Hop,
@@ -100,7 +89,16 @@ pub(crate) async fn ask(
     body: hop::Body,
     limit: usize,
 ) -> Result<Vec<u8>, Error> {
-    let request = http::Request::builder().method(method).uri(path).body(body)?;
+    send(hop, peer, http::Request::builder().method(method).uri(path).body(body)?, limit).await
+}
+
+/// One whole small answer to any request.
+pub(crate) async fn send(
+    hop: &Hop,
+    peer: PeerId,
+    request: http::Request<hop::Body>,
+    limit: usize,
+) -> Result<Vec<u8>, Error> {
     let answer = async {
         let response = hop.send(peer, request).await?;
         if response.status() != http::StatusCode::OK {
@@ -136,7 +134,8 @@ impl Puller {
     }
 
     async fn try_pull(&self, peer: PeerId) -> Result<usize, Error> {
-        let info = Info::decode(&fetch(&self.hop, peer, http::Method::GET, PATH, BYTES).await?)?;
+        let request = http::Request::get(PATH).body(hop::Body::empty())?;
+        let info = Info::decode(&send(&self.hop, peer, request, BYTES).await?)?;
         let mut taken = 0;
         for signed in info.announcements.iter().take(directory::REPLICAS_PER_PEER) {
             match announcement::verify(signed) {

@@ -2,6 +2,7 @@
 
 pub mod addresses;
 pub mod admission;
+mod anti_entropy;
 mod behaviour;
 mod bootstrap;
 pub mod clock;

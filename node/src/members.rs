@@ -279,15 +279,12 @@ impl Members {
         self.0.revocations.load().revokes(membership)
     }
 
-    /// Whether the list of `peer` differed from ours, so that it should be fetched.
+    /// The list of `peer` as it was when it was admitted, if it is another one than ours.
     #[must_use]
-    pub fn wants_revocations_of(&self, peer: &PeerId) -> bool {
+    pub fn other_list_of(&self, peer: &PeerId) -> Option<ListVersion> {
         let own = self.0.revocations.load().version();
         let table = self.0.table.read().unwrap_or_else(PoisonError::into_inner);
-        table
-            .members
-            .get(peer)
-            .is_some_and(|entry| entry.revocations != own && entry.revocations != ListVersion::default())
+        table.members.get(peer).map(|entry| entry.revocations).filter(|list| *list != own)
     }
 
     /// Takes one revocation, from gossip or made here.

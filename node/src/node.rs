@@ -3,6 +3,7 @@
 use crate::{
     addresses::Book,
     admission::{self, Admission},
+    anti_entropy::AntiEntropy,
     behaviour::{self, Behaviour},
     bootstrap::Bootstrap,
     clock,
@@ -23,6 +24,7 @@ use crate::{
 };
 use axum::Router;
 use libp2p::{Multiaddr, Swarm, core::upgrade, relay, swarm};
+use rand::rngs::StdRng;
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -142,6 +144,7 @@ impl Node {
                 bootstrap.add(address, Some(known.peer), false, now);
             }
         }
+        let mut rng = rand::make_rng::<StdRng>();
         let mut event_loop = Box::new(EventLoop {
             swarm,
             shared: Arc::clone(&handle.0),
@@ -159,7 +162,8 @@ impl Node {
             bootstrap,
             liveness: Liveness::default(),
             connections: Default::default(),
-            revoked_lately: Default::default(),
+            anti_entropy: AntiEntropy::new(now, &mut rng),
+            rng,
             strangers_dialled: Default::default(),
             reports: Default::default(),
             pulls: Default::default(),

@@ -2,7 +2,7 @@
 //! with the loop.
 
 use crate::{
-    hop::Hop,
+    hop::{self, Hop},
     info::{self, Puller},
     members::Members,
     state::{KnownPeer, StateDir},
@@ -26,39 +26,56 @@ const WAITING: usize = 4096;
 /// Path of the revocation list on the hop.
 pub(crate) const REVOCATIONS_PATH: &str = "/mesh/revocations";
 
+/// What a task came to, where that matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// Done.
+    Done,
+    /// A member was asked for its revocation list, and that had something new, or not.
+    Revocations { peer: PeerId, news: bool },
+}
+
 /// The tasks of one event loop.
 #[derive(Default)]
 pub(crate) struct Pulls {
-    running: JoinSet<()>,
-    waiting: VecDeque<BoxFuture<'static, ()>>,
+    running: JoinSet<Outcome>,
+    waiting: VecDeque<BoxFuture<'static, Outcome>>,
     /// Whether the revocation list is about to be stored, as it will be then.
     storing: Arc<AtomicBool>,
 }
 
 impl Pulls {
     /// Waits for one task to end; `None` when none runs. Cancel-safe.
-    pub(crate) async fn finished(&mut self) -> Option<()> {
-        if let Err(error) = self.running.join_next().await? {
+    pub(crate) async fn finished(&mut self) -> Option<Outcome> {
+        let outcome = self.running.join_next().await?.unwrap_or_else(|error| {
             tracing::error!(%error, "task ended badly");
-        }
+            Outcome::Done
+        });
         if let Some(next) = self.waiting.pop_front() {
             self.running.spawn(next);
         }
-        Some(())
+        Some(outcome)
     }
 
     /// Asks a member what it serves.
     pub(crate) fn info(&mut self, puller: Puller, peer: PeerId) {
-        self.start(Box::pin(puller.pull(peer)));
+        self.start(Box::pin(async move {
+            puller.pull(peer).await;
+            Outcome::Done
+        }));
     }
 
-    /// Fetches a member's revocation list and merges it.
+    /// Fetches a member's revocation list, if it is another one, and merges it.
     pub(crate) fn revocations(&mut self, hop: Hop, members: Members, peer: PeerId) {
         self.start(Box::pin(async move {
-            match fetch_revocations(&hop, &members, peer).await {
-                Ok(new) => tracing::debug!(%peer, new, "revocation list fetched"),
-                Err(error) => tracing::debug!(%peer, %error, "revocation list not fetched"),
+            let new = fetch_revocations(&hop, &members, peer).await.unwrap_or_else(|error| {
+                tracing::debug!(%peer, %error, "revocation list not fetched");
+                0
+            });
+            if new > 0 {
+                tracing::debug!(%peer, new, "revocations fetched");
             }
+            Outcome::Revocations { peer, news: new > 0 }
         }));
     }
 
@@ -93,10 +110,11 @@ impl Pulls {
                 Ok(Err(error)) => tracing::error!(what, %error, "not stored"),
                 Err(error) => tracing::error!(what, %error, "not stored"),
             }
+            Outcome::Done
         });
     }
 
-    fn start(&mut self, task: BoxFuture<'static, ()>) {
+    fn start(&mut self, task: BoxFuture<'static, Outcome>) {
         if self.running.len() < RUNNING {
             self.running.spawn(task);
             return;
@@ -116,9 +134,15 @@ impl Pulls {
     }
 }
 
+/// Asks for a list with the name of the own one, which tells the other side whether it should ask back.
 async fn fetch_revocations(hop: &Hop, members: &Members, peer: PeerId) -> Result<usize, info::Error> {
-    let limit = limits::REVOCATION_LIST_BYTES;
-    let bytes = info::fetch(hop, peer, http::Method::GET, REVOCATIONS_PATH, limit).await?;
+    let tag = members.revocations().version().entity_tag();
+    let request = http::Request::get(REVOCATIONS_PATH).header(http::header::IF_NONE_MATCH, tag);
+    let request = request.body(hop::Body::empty())?;
+    let bytes = match info::send(hop, peer, request, limits::REVOCATION_LIST_BYTES).await {
+        Err(info::Error::Status(http::StatusCode::NOT_MODIFIED)) => return Ok(0),
+        answered => answered?,
+    };
     let entries = RevocationList::decode(&bytes).map_err(|error| info::Error::Body(Box::new(error)))?;
     let members = members.clone();
     let merged = tokio::task::spawn_blocking(move || members.merge_revocations(entries).len()).await;

@@ -3,7 +3,7 @@
 
 use crate::{
     clock,
-    handle::Handle,
+    handle::{Command, Handle},
     hop::Caller,
     info::{self, Info},
     issuer,
@@ -13,7 +13,7 @@ use crate::{
 use axum::{
     Extension, Router,
     extract::{DefaultBodyLimit, State},
-    http::StatusCode,
+    http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
     routing::{get, post},
 };
@@ -23,6 +23,7 @@ use dunlin_protocol::{
     certificate::{self, Chain},
     id::{PeerId, Roles},
     limits,
+    revocation::ListVersion,
 };
 use std::{
     collections::HashSet,
@@ -89,9 +90,25 @@ async fn info(State(context): State<Context>) -> Response {
     }
 }
 
-async fn revocations(State(context): State<Context>) -> Response {
-    match context.handle.members().revocations().encode() {
-        Ok(bytes) => bytes.into_response(),
+/// The revocation list, unless the caller has the same one. A caller that has another one is asked back: it may know more.
+async fn revocations(
+    State(context): State<Context>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+) -> Response {
+    let list = context.handle.members().revocations();
+    let tag = headers.get(header::IF_NONE_MATCH).and_then(|tag| tag.to_str().ok());
+    let has = tag.and_then(ListVersion::from_entity_tag);
+    let etag = [(header::ETAG, list.version().entity_tag())];
+    if has == Some(list.version()) {
+        return (StatusCode::NOT_MODIFIED, etag).into_response();
+    }
+    if let Some(has) = has {
+        // Without room for it now, one of the next rounds does as well.
+        let _ = context.handle.0.commands.try_send(Command::OtherList { peer: caller.peer, list: has });
+    }
+    match list.encode() {
+        Ok(bytes) => (etag, bytes).into_response(),
         Err(error) => failed(&error),
     }
 }

@@ -184,6 +184,22 @@ impl fmt::Display for ListVersion {
     }
 }
 
+impl ListVersion {
+    /// As an HTTP entity tag, RFC 9110 §8.8.3.
+    #[must_use]
+    pub fn entity_tag(self) -> String {
+        format!("\"{self}\"")
+    }
+
+    /// The version in an entity tag; `None` if it is none of ours.
+    #[must_use]
+    pub fn from_entity_tag(tag: &str) -> Option<Self> {
+        let digits = tag.trim().strip_prefix('"')?.strip_suffix('"')?;
+        let plain = digits.len() == 16 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+        plain.then(|| u64::from_str_radix(digits, 16).ok()).flatten().map(Self)
+    }
+}
+
 /// What a merge did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Merged {

@@ -68,10 +68,13 @@ fn a_mesh_goes_on_without_its_key_until_the_key_says_otherwise() {
     refused(mesh.proxy.home.run(&["mesh", "undelegate", &peer]), 1, "may not issue");
     stop(&mut mesh.proxy);
     mesh.proxy.home.ask(&["mesh", "key", "import", &path]);
+    delegate.wait_for_replicas("demo", 1);
     mesh.proxy.restart(&proxy);
-    mesh.proxy.wait_for_replicas("demo", 1);
+    // At once: the delegate and the agent, which were there all the time, do not listen to its gossip yet.
     mesh.proxy.home.ask(&["mesh", "undelegate", &peer]);
+    delegate.wait_for_replicas("demo", 0);
     mesh.proxy.wait_for_replicas("demo", 0);
+    refused(delegate.home.run(&["invite"]), 1, "delegation was revoked");
 }
 
 /// What `status` and `doctor` say, and that it is true.

@@ -1,37 +1,31 @@
 //! Memberships that ended while their peers were connected, and those that came back.
 
 use super::EventLoop;
-use crate::{
-    clock, directory,
-    gossip::{self, MeshMessage},
-    members::Denied,
-};
-use dunlin_protocol::{id::PeerId, revocation::SignedRevocation};
+use crate::{clock, directory, members::Denied, pulls};
+use dunlin_protocol::id::PeerId;
 use std::{collections::HashSet, time::Instant};
 
-/// Revocations that wait to be gossiped once more; beyond it the oldest is not.
-const LATELY: usize = 256;
-
 impl EventLoop {
-    /// Has a revocation that is new here gossiped once more in a while.
-    pub(crate) fn revoke_again(&mut self, revocation: SignedRevocation) {
-        if self.revoked_lately.len() >= LATELY {
-            self.revoked_lately.pop_front();
+    /// Asks the members whose turn it is for their revocation lists.
+    pub(super) fn compare_lists(&mut self, now: Instant) {
+        let own = self.members.revocations().version();
+        let connected = || self.connections.keys().copied();
+        for peer in self.anti_entropy.due(connected, own, now, &mut self.rng) {
+            self.hop.prepare(peer);
+            self.pulls.revocations(self.hop.clone(), self.members.clone(), peer);
         }
-        self.revoked_lately.push_back((Instant::now() + gossip::SAY_AGAIN, revocation));
     }
 
-    pub(super) fn say_revocations_again(&mut self, now: Instant) {
-        while self.revoked_lately.front().is_some_and(|(at, _)| *at <= now)
-            && let Some((_, revocation)) = self.revoked_lately.pop_front()
-        {
-            self.publish(&MeshMessage::Revocation(revocation));
+    pub(super) fn on_pulled(&mut self, outcome: pulls::Outcome) {
+        if let pulls::Outcome::Revocations { peer, news } = outcome {
+            self.anti_entropy.answered(&peer, news, Instant::now());
         }
     }
 
     /// Stores and carries out what was revoked.
     pub(super) fn enforce_revocations(&mut self) {
         self.pulls.store_revocations(self.state.clone(), self.members.clone());
+        self.anti_entropy.changed(Instant::now(), &mut self.rng);
         for peer in self.members.revoked() {
             if self.blocked.insert(peer) {
                 tracing::info!(%peer, "membership revoked");

@@ -33,7 +33,6 @@ impl EventLoop {
             }
         }
         self.dials.expire(now);
-        self.say_revocations_again(now);
         // The next ones at once where these proved members; those that failed make room at the pace of housekeeping, so
         // that nobody can make this process dial about.
         if self.strangers_dialled.iter().any(|peer| self.is_connected(peer)) {

@@ -67,12 +67,9 @@ impl EventLoop {
         true
     }
 
-    fn on_revocation(&mut self, revocation: SignedRevocation) -> MessageAcceptance {
-        match self.members.revoke(revocation.clone()) {
-            Ok(Merged::New(_)) => {
-                self.revoke_again(revocation);
-                MessageAcceptance::Accept
-            }
+    fn on_revocation(&self, revocation: SignedRevocation) -> MessageAcceptance {
+        match self.members.revoke(revocation) {
+            Ok(Merged::New(_)) => MessageAcceptance::Accept,
             Ok(Merged::Known | Merged::Full) => MessageAcceptance::Ignore,
             Err(error) => {
                 tracing::info!(%error, "revocation refused");

@@ -71,19 +71,20 @@ fn rights_end_with_expiry_and_revocation() {
 }
 
 #[test]
-fn lists_are_fetched_from_whom_has_another_one() {
+fn lists_are_compared_with_whom_has_another_one() {
     let mesh = mesh();
     let (members, other) = (mesh.members(), mesh.members());
     other.revoke(mesh.revocation(peer(), NOW)).unwrap();
     let ahead = peer();
     members.insert(mesh.member(ahead), other.revocations().version());
-    assert!(members.wants_revocations_of(&ahead));
-    let behind = peer();
-    members.insert(mesh.member(behind), ListVersion::default());
-    assert!(!members.wants_revocations_of(&behind), "an empty list has nothing to give");
+    assert_eq!(members.other_list_of(&ahead), Some(other.revocations().version()));
+    let equal = peer();
+    members.insert(mesh.member(equal), ListVersion::default());
+    assert_eq!(members.other_list_of(&equal), None);
     let new = members.merge_revocations(other.revocations().iter().cloned().collect());
     assert_eq!(new.len(), 1);
-    assert!(!members.wants_revocations_of(&ahead));
+    assert_eq!(members.other_list_of(&ahead), None);
+    assert_eq!(members.other_list_of(&equal), Some(ListVersion::default()), "to be told");
 }
 
 #[test]
@@ -196,7 +197,7 @@ fn gossip_of_peers_never_met_takes_no_room_and_lifts_no_suspicion() {
     let newer = Membership { issued_at: NOW + 1, ..mesh.member(met) };
     assert_eq!(members.hear(newer.clone(), false), Heard::New);
     assert_eq!(*members.get(&met).unwrap(), newer);
-    assert!(members.wants_revocations_of(&met), "its list is as it was");
+    assert_eq!(members.other_list_of(&met), Some(ListVersion(7)), "its list is as it was");
     assert!(matches!(members.standing(), Standing::CalledRevoked(_)));
     members.insert(newer, ListVersion::default());
     assert_eq!(members.standing(), Standing::Member, "somebody let this one in");

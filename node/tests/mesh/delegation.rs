@@ -168,6 +168,35 @@ async fn a_revoked_delegate_takes_its_branch_along_and_is_told_why() {
     }
 }
 
+/// The mesh key's holder comes back, and ends the delegation before anybody listens to its gossip.
+async fn a_delegate_that_stays_connected_hears_of_its_end_without_gossip(listen: &str) {
+    let mesh = Mesh::new(&[listen]).await;
+    let delegate = mesh.member_on(&[Role::Agent, Role::Proxy], &[listen], &[&mesh.first]).await;
+    let_issue(&mesh, &delegate, DelegationOptions::default()).await;
+    let token = delegate.handle.invite(delegate.handle.default_invitation().unwrap()).await.unwrap();
+    let agent = joined(&token, &delegate, listen).await;
+    until("connected", SOON, || is_connected(&delegate, &agent)).await;
+    let Mesh { issuer, home, first } = mesh;
+    first.stop().await;
+    let state = StateDir::open(home.path()).unwrap();
+    let back = Member::start(state, roles(&[Role::Proxy]), &[listen], &delegate.addresses(), None).await;
+    until("connected", SOON, || is_connected(&back, &delegate)).await;
+    back.handle.members().revoke(issuer.undelegate(delegate.peer(), 0, clock::unix_s()).unwrap()).unwrap();
+    until("told", Duration::from_secs(2), || !delegate.handle.issues()).await;
+    until("out with its branch", SOON, || !is_connected(&delegate, &agent)).await;
+    assert!(is_connected(&back, &delegate));
+}
+
+#[tokio::test]
+async fn a_delegate_that_stays_connected_hears_of_its_end_without_gossip_over_tcp() {
+    a_delegate_that_stays_connected_hears_of_its_end_without_gossip(TCP).await;
+}
+
+#[tokio::test]
+async fn a_delegate_that_stays_connected_hears_of_its_end_without_gossip_over_quic() {
+    a_delegate_that_stays_connected_hears_of_its_end_without_gossip(QUIC).await;
+}
+
 /// A member whose certificate has been due for long, in the branch of a delegate that is away.
 #[tokio::test]
 async fn the_mesh_key_renews_in_the_name_of_a_delegate_that_is_away() {

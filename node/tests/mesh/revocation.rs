@@ -1,22 +1,13 @@
 //! Revocation: everywhere within seconds, also where nobody was when it was made.
 
-use crate::{
-    harness::*,
-    light::{BehaviourEvent, Light},
-};
-use dunlin_node::{
-    clock,
-    gossip::{self, MeshMessage},
-};
+use crate::harness::*;
+use dunlin_node::clock;
 use dunlin_protocol::{
     announcement::ReplicaState,
     certificate::Membership,
     id::Role,
-    pattern::Models,
     revocation::{ListVersion, RevocationList},
 };
-use futures::StreamExt;
-use libp2p::{gossipsub, swarm::SwarmEvent};
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(5);
@@ -49,28 +40,63 @@ async fn a_revoked_member_is_out_everywhere() {
     assert!(!knows_replica(&back, "m", &agent));
 }
 
-/// A member that is connected and has not subscribed yet: it was asked for its list before there was anything on ours.
+/// As when the message found nobody who listens, or was lost.
+async fn a_revocation_that_nobody_gossips_is_fetched(listen: &str) {
+    let mesh = Mesh::new(&[listen]).await;
+    let agent = mesh.member_on(&[Role::Agent], &[listen], &[&mesh.first]).await;
+    let proxies = [
+        mesh.member_on(&[Role::Proxy], &[listen], &[&mesh.first]).await,
+        mesh.member_on(&[Role::Proxy], &[listen], &[&mesh.first]).await,
+    ];
+    for proxy in &proxies {
+        until("connected", SOON, || is_connected(proxy, &agent) && is_connected(proxy, &mesh.first)).await;
+    }
+    let now = clock::unix_s();
+    mesh.first.handle.members().revoke(mesh.issuer.revoke(agent.peer(), now, now).unwrap()).unwrap();
+    for proxy in &proxies {
+        until("told by whom it asked", Duration::from_secs(2), || !is_connected(proxy, &agent)).await;
+        until("stored", SOON, || {
+            let stored = proxy.home.as_ref().unwrap().path().join("revocations");
+            std::fs::read(stored).is_ok_and(|bytes| RevocationList::decode(&bytes).unwrap().len() == 1)
+        })
+        .await;
+    }
+}
+
 #[tokio::test]
-async fn who_missed_a_revocation_hears_of_it_again() {
+async fn a_revocation_that_nobody_gossips_is_fetched_over_tcp() {
+    a_revocation_that_nobody_gossips_is_fetched(TCP).await;
+}
+
+#[tokio::test]
+async fn a_revocation_that_nobody_gossips_is_fetched_over_quic() {
+    a_revocation_that_nobody_gossips_is_fetched(QUIC).await;
+}
+
+#[tokio::test]
+async fn the_list_is_sent_to_those_only_who_have_another_one() {
     let mesh = Mesh::new(&[TCP]).await;
-    let agent = mesh.member(&[Role::Agent], &[&mesh.first]).await;
-    until("connected", SOON, || is_connected(&mesh.first, &agent)).await;
-    let mut late = Light::new(&mesh, roles(&[Role::Agent]), Models::Any);
-    late.connect(&mesh.first).await;
-    mesh.first.handle.revoke(agent.peer()).await.unwrap();
-    late.idle(Duration::from_secs(1)).await;
-    late.swarm.behaviour_mut().gossip.subscribe(&gossip::mesh_topic()).unwrap();
-    let hears = async {
-        loop {
-            if let SwarmEvent::Behaviour(BehaviourEvent::Gossip(gossipsub::Event::Message { message, .. })) =
-                late.swarm.select_next_some().await
-                && matches!(MeshMessage::decode(&message.data), Ok(MeshMessage::Revocation(_)))
-            {
-                break;
-            }
+    let member = mesh.member(&[Role::Agent], &[&mesh.first]).await;
+    until("connected", SOON, || is_connected(&member, &mesh.first)).await;
+    let gone = dunlin_protocol::id::PeerId::random();
+    mesh.first.handle.revoke(gone).await.unwrap();
+    let list = mesh.first.handle.members().revocations();
+    let ask = async |tag: Option<&str>| {
+        let mut request = http::Request::get("/mesh/revocations");
+        if let Some(tag) = tag {
+            request = request.header(http::header::IF_NONE_MATCH, tag);
         }
+        let request = request.body(dunlin_node::hop::Body::empty()).unwrap();
+        let answer = member.handle.hop().send(mesh.first.peer(), request).await.unwrap();
+        let (status, tag) = (answer.status(), answer.headers()[http::header::ETAG].to_str().unwrap().to_owned());
+        let body = http_body_util::BodyExt::collect(answer.into_body()).await.unwrap().to_bytes();
+        (status, tag, body.len())
     };
-    tokio::time::timeout(4 * SOON, hears).await.expect("nobody said it again");
+    let tag = list.version().entity_tag();
+    let whole = list.encode().unwrap().len();
+    assert_eq!(ask(None).await, (http::StatusCode::OK, tag.clone(), whole));
+    assert_eq!(ask(Some("\"0000000000000000\"")).await, (http::StatusCode::OK, tag.clone(), whole));
+    assert_eq!(ask(Some(&tag)).await, (http::StatusCode::NOT_MODIFIED, tag.clone(), 0));
 }
 
 #[tokio::test]

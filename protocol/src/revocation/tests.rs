@@ -161,6 +161,17 @@ fn the_bound_keeps_the_mesh_keys_entries_and_does_not_depend_on_order() {
 }
 
 #[test]
+fn a_version_is_an_entity_tag_and_back() {
+    for version in [ListVersion::default(), ListVersion(0x00ab_0000_0000_00cd), ListVersion(u64::MAX)] {
+        assert_eq!(ListVersion::from_entity_tag(&version.entity_tag()), Some(version));
+    }
+    assert_eq!(ListVersion(171).entity_tag(), "\"00000000000000ab\"");
+    for other in ["", "*", "\"\"", "00000000000000ab", "W/\"00000000000000ab\"", "\"+0000000000000ab\"", "\"ab\""] {
+        assert_eq!(ListVersion::from_entity_tag(other), None, "{other}");
+    }
+}
+
+#[test]
 fn every_flipped_bit_is_refused() {
     for signed in [by_mesh(member(3), NOW), by_delegate(member(3), NOW)] {
         let bytes = signed.encode().unwrap();
