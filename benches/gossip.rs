@@ -145,7 +145,7 @@ async fn agent(state: StateDir, bootstrap: Vec<Multiaddr>, base: Instant, shutdo
     config.bootstrap = bootstrap;
     let (node, handle) = Node::start(config, axum::Router::new()).await?;
     tokio::spawn(node.run(shutdown));
-    let model = ServedModel { id: ModelId::new(MODEL)?, parent: None, context: None };
+    let model = ServedModel { id: ModelId::new(MODEL)?, parent: None, context: None, root: None };
     let offer = Offer {
         index: 0,
         state: ReplicaState::Ready,

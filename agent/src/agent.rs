@@ -9,6 +9,7 @@ use crate::{
         Replica,
         life::live,
         report::{announce, report},
+        self_test::self_test,
         status::Status,
     },
     replicas::Replicas,
@@ -188,6 +189,7 @@ impl Agent {
         let identify_with = is_unknown(config).then(|| Arc::clone(&self.catalogue));
         tasks.watching.spawn(live(Arc::clone(replica), client.clone(), identify_with));
         tasks.watching.spawn(poll(Arc::clone(replica), client.clone()));
+        tasks.watching.spawn(self_test(Arc::clone(replica), client.clone()));
         tasks.watching.spawn(report(Arc::clone(replica), handle.clone()));
         tasks.announcing.spawn(announce(Arc::clone(replica), handle.clone()));
     }

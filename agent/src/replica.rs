@@ -5,6 +5,7 @@ pub mod hang;
 pub mod health;
 pub(crate) mod life;
 pub(crate) mod report;
+pub(crate) mod self_test;
 pub mod status;
 pub(crate) mod trial;
 
@@ -50,6 +51,8 @@ pub(crate) struct View {
     /// What it serves; while it starts, what it is going to serve, as far as known.
     pub(crate) models: Vec<ServedModel>,
     pub(crate) slots: u16,
+    /// The self-test's verdict on the engine as it is now; `None` until there is one.
+    pub(crate) continuation: Option<Continuation>,
 }
 
 /// Why a replica does not serve.
@@ -143,6 +146,7 @@ impl Replica {
             // What is configured is known before the engine is up, so that proxies hold requests for it (C16).
             models: served(&config.models, None),
             slots,
+            continuation: None,
         };
         Self {
             index,
@@ -236,13 +240,13 @@ impl Replica {
     /// The engine listens there from now on; `None` when it is gone.
     pub(crate) fn set_url(&self, url: Option<EngineUrl>) {
         self.generation.fetch_add(1, Ordering::Relaxed);
-        self.change(|view| view.url = url);
+        self.change(|view| (view.url, view.continuation) = (url, None));
         self.look.notify_one();
     }
 
     pub(crate) fn set_runtime(&self, runtime: Runtime) {
         if *self.runtime() != runtime {
-            self.change(|view| view.runtime = Arc::new(runtime));
+            self.change(|view| (view.runtime, view.continuation) = (Arc::new(runtime), None));
         }
     }
 
@@ -274,9 +278,27 @@ impl Replica {
         }
         self.change(|view| match serving {
             Ok(models) => {
+                if self_test::tested(&models) != self_test::tested(&view.models) {
+                    view.continuation = None;
+                }
                 (view.state, view.reason, view.models) = (ReplicaState::Ready, None, models);
             }
-            Err(Unready { state, reason }) => (view.state, view.reason) = (state, Some(reason)),
+            // What comes back may be another engine.
+            Err(Unready { state, reason }) => {
+                (view.state, view.reason, view.continuation) = (state, Some(reason), None);
+            }
+        });
+    }
+
+    /// What became of the self-test of the engine that `tested` showed; nothing if it is another one by now.
+    pub(crate) fn set_continuation(&self, tested: &View, verdict: Continuation) {
+        self.change(|view| {
+            let same = view.state == ReplicaState::Ready
+                && (&view.url, &view.runtime) == (&tested.url, &tested.runtime)
+                && self_test::tested(&view.models) == self_test::tested(&tested.models);
+            if same {
+                view.continuation = Some(verdict);
+            }
         });
     }
 
@@ -372,7 +394,7 @@ impl Replica {
             index: self.index,
             state: view.state,
             runtime: view.runtime.name.clone(),
-            continuation: Continuation::None,
+            continuation: view.continuation.unwrap_or_default(),
             slots: view.slots,
             models: view.models.clone(),
         }

@@ -52,6 +52,17 @@ pub struct ServedModel {
     pub parent: Option<ModelId>,
     /// Longest context, tokens, where the engine says so.
     pub context: Option<u32>,
+    /// [`root_tag`] of what the engine says that it loaded; `None` where it says nothing. Only a replica with the same
+    /// one may go on with an answer.
+    pub root: Option<u64>,
+}
+
+/// A short name for what an engine loaded, from its own words: 64-bit FNV-1a. Two machines that have the same model under
+/// different paths get two tags, which costs a continued stream and no more.
+#[must_use]
+pub fn root_tag(said: &str) -> u64 {
+    let hash = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    said.as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, hash)
 }
 
 impl Statement for Announcement {

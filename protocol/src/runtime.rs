@@ -7,12 +7,14 @@ use crate::id::RuntimeName;
 use serde::{Deserialize, Serialize};
 
 pub mod catalogue;
+pub mod continuation;
 pub mod launch;
 pub mod metrics;
 pub mod template;
 mod text;
 
 pub use catalogue::Catalogue;
+pub use continuation::{Continuation, Tokenize};
 pub use launch::{CommandLine, ContainerLine, Launch};
 pub use metrics::{Metrics, Quantity, Series};
 pub use template::{Template, Values};
@@ -137,28 +139,6 @@ pub enum StopSignal {
     /// SIGINT, as from a terminal.
     #[serde(rename = "SIGINT")]
     Int,
-}
-
-/// How to ask for the rest of a partial answer.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Continuation {
-    /// Fields that a chat request needs beside a last message of role `assistant` with the text so far, without which
-    /// the engine repeats that text or takes it for a finished turn.
-    #[serde(default)]
-    pub chat: toml::Table,
-}
-
-/// How to count the tokens of a text.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Tokenize {
-    /// What to post to.
-    pub path: HttpPath,
-    /// Field of the request that holds the text.
-    pub text: String,
-    /// Where the answer says how many: a number, or a list to be counted.
-    pub count: Pointer,
 }
 
 /// Why an entry is refused though each of its fields can be read.

@@ -49,7 +49,7 @@ async fn agent(folder: &Path, token: Token, shutdown: CancellationToken) -> Hand
     config.bootstrap = token.addresses().iter().take(1).cloned().collect();
     let (node, handle) = Node::start(config, axum::Router::new()).await.unwrap();
     tokio::spawn(async move { node.run(shutdown).await.unwrap() });
-    let model = ServedModel { id: ModelId::new("m").unwrap(), parent: None, context: None };
+    let model = ServedModel { id: ModelId::new("m").unwrap(), parent: None, context: None, root: None };
     let offer = Offer {
         index: 0,
         state: ReplicaState::Ready,

@@ -6,7 +6,7 @@ use std::{
     collections::{HashMap, HashSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, futures::Notified, oneshot};
 
 /// The way to one engine.
 #[derive(Debug)]
@@ -110,9 +110,9 @@ impl Gate {
         }
     }
 
-    /// Ends when a request comes or goes.
-    pub(crate) async fn moved(&self) {
-        self.moved.notified().await;
+    /// Ends when a request comes or goes after this was called.
+    pub(crate) fn moved(&self) -> Notified<'_> {
+        self.moved.notified()
     }
 }
 

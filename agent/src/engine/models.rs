@@ -1,6 +1,10 @@
 //! What an engine lists under `/v1/models`, whichever engine it is.
 
-use dunlin_protocol::{announcement::ServedModel, id::ModelId, limits};
+use dunlin_protocol::{
+    announcement::{ServedModel, root_tag},
+    id::ModelId,
+    limits,
+};
 use serde::Deserialize;
 use std::collections::HashSet;
 
@@ -52,18 +56,30 @@ pub fn parse(body: &[u8]) -> Result<Listed, Error> {
             .find_map(|name| entry.get(*name)?.as_u64())
             .or_else(|| entry.pointer("/meta/n_ctx")?.as_u64())
             .and_then(|tokens| u32::try_from(tokens).ok());
+        let root = root(&entry);
         let aliases = entry.get("aliases").and_then(serde_json::Value::as_array).into_iter().flatten();
         for name in text("id").into_iter().chain(aliases.filter_map(serde_json::Value::as_str)) {
             match ModelId::new(name) {
                 Ok(id) if !seen.insert(id.clone()) => {}
                 Ok(id) if listed.models.len() < limits::MODELS_PER_REPLICA => {
-                    listed.models.push(ServedModel { id, parent: parent.clone(), context });
+                    listed.models.push(ServedModel { id, parent: parent.clone(), context, root });
                 }
                 _ => listed.left_out += 1,
             }
         }
     }
     Ok(listed)
+}
+
+/// What the engine loaded, as it says itself: vLLM and SGLang name the folder or the hub's id, llama.cpp the file's size,
+/// parameters, vocabulary and quantization.
+fn root(entry: &serde_json::Value) -> Option<u64> {
+    if let Some(root) = entry.get("root").and_then(serde_json::Value::as_str).filter(|root| !root.is_empty()) {
+        return Some(root_tag(root));
+    }
+    let meta = |name: &str| entry.get("meta")?.get(name).map(ToString::to_string);
+    let quantization = meta("ftype").unwrap_or_default();
+    Some(root_tag(&[meta("size")?, meta("n_params")?, meta("n_vocab")?, quantization].join(" ")))
 }
 
 /// What a replica serves: the configured models, which count as listed, and the adapters on top of them; everything that
@@ -77,7 +93,7 @@ pub fn served(configured: &[ModelId], listed: Option<&Listed>) -> Vec<ServedMode
     let known = |id: &ModelId| listed.iter().find(|model| model.id == *id).cloned();
     let own = configured
         .iter()
-        .map(|id| known(id).unwrap_or_else(|| ServedModel { id: id.clone(), parent: None, context: None }));
+        .map(|id| known(id).unwrap_or_else(|| ServedModel { id: id.clone(), parent: None, context: None, root: None }));
     let adapters = listed
         .iter()
         .filter(|model| !configured.contains(&model.id))
@@ -112,6 +128,23 @@ mod tests {
         assert_eq!(names(&listed), ["smollm2-135m", "my-lora"]);
         assert_eq!(listed.models[0].context, Some(2048));
         assert_eq!(listed.models[1].parent, Some(id("smollm2-135m")));
+    }
+
+    #[test]
+    fn what_is_loaded_is_told_apart() {
+        let root = |body: &[u8]| parse(body).unwrap().models[0].root;
+        let llamacpp = body("llamacpp/models.txt");
+        let text = String::from_utf8(llamacpp.clone()).unwrap();
+        let other = text.replace("\"size\":96576768", "\"size\":96576769");
+        assert_ne!(other, text);
+        assert!(root(&llamacpp).is_some());
+        assert_ne!(root(other.as_bytes()), root(&llamacpp));
+        assert_eq!(root(text.replace("smollm2-135m", "alias").as_bytes()), root(&llamacpp));
+        let vllm = parse(&body("vllm/models.txt")).unwrap();
+        assert_eq!(vllm.models[0].root, Some(root_tag("/models/smollm2-135m-hf")));
+        assert_eq!(vllm.models[1].root, Some(root_tag("/models/lora-smollm2")));
+        // Ollama says nothing of it; llama.cpp neither while it loads.
+        assert_eq!(root(br#"{"data":[{"id":"m","meta":null}]}"#), None);
     }
 
     #[test]

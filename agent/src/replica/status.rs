@@ -10,6 +10,7 @@ use dunlin_protocol::{
     announcement::ReplicaState,
     id::{ModelId, RuntimeName},
     load::{EngineLoad, Measured},
+    record::Continuation,
 };
 use serde::Serialize;
 use std::time::Instant;
@@ -36,6 +37,8 @@ pub struct EngineStatus {
     pub reason: Option<String>,
     /// What it serves.
     pub models: Vec<ModelId>,
+    /// Whether it goes on with a partial answer exactly, by its self-test; `None` until that has been made.
+    pub continuation: Option<Continuation>,
     /// Requests that it works on at once.
     pub slots: u16,
     /// Requests that it has from this agent.
@@ -89,6 +92,7 @@ fn engine(replica: &Replica) -> EngineStatus {
         state: view.state,
         reason: view.reason.clone(),
         models: view.models.iter().map(|model| model.id.clone()).collect(),
+        continuation: view.continuation,
         slots: view.slots,
         in_flight: counts.in_flight,
         queued: counts.queued,

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod attach;
+mod continuation;
 mod discovery;
 mod hang_up;
 mod health;

@@ -197,6 +197,7 @@ impl Entry {
                         id: id.clone(),
                         parent: None,
                         context: None,
+                        root: None,
                     });
                 }
             }

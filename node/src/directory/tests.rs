@@ -16,7 +16,7 @@ fn model(name: &str) -> ModelId {
 }
 
 fn served(names: &[&str]) -> Vec<ServedModel> {
-    names.iter().map(|name| ServedModel { id: model(name), parent: None, context: None }).collect()
+    names.iter().map(|name| ServedModel { id: model(name), parent: None, context: None, root: None }).collect()
 }
 
 fn version(seq: u64) -> Version {

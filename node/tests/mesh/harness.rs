@@ -52,7 +52,7 @@ pub(crate) fn topic(name: &str) -> Topic {
 }
 
 pub(crate) fn offer(index: u16, state: ReplicaState, models: &[&str]) -> Offer {
-    let served = |name: &&str| ServedModel { id: model(name), parent: None, context: None };
+    let served = |name: &&str| ServedModel { id: model(name), parent: None, context: None, root: None };
     Offer {
         index,
         state,

@@ -105,11 +105,8 @@ pub(crate) fn record() -> impl Strategy<Value = (u8, TopicRecord)> {
 }
 
 fn served_model() -> impl Strategy<Value = ServedModel> {
-    (model(), option::of(model()), any::<Option<u32>>()).prop_map(|(id, parent, context)| ServedModel {
-        id,
-        parent,
-        context,
-    })
+    (model(), option::of(model()), any::<Option<u32>>(), any::<Option<u64>>())
+        .prop_map(|(id, parent, context, root)| ServedModel { id, parent, context, root })
 }
 
 /// An announcement about `peer(seed)`, with that seed.

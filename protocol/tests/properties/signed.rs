@@ -112,6 +112,7 @@ fn what_is_too_large_is_not_signed() {
         id: dunlin_protocol::id::ModelId::new(&format!("{n:0>256}")).unwrap(),
         parent: None,
         context: None,
+        root: None,
     };
     let announcement = |models| Announcement {
         replica: dunlin_protocol::id::ReplicaId { peer: generate::peer(1), index: 0 },
@@ -127,8 +128,12 @@ fn what_is_too_large_is_not_signed() {
     let too_large = Signed::sign(&announcement((0..300).map(model).collect()), &key);
     assert!(matches!(too_large, Err(signed::Error::Codec(codec::Error::TooLarge { .. }))));
 
-    let short =
-        |n: usize| announcement::ServedModel { id: format!("m{n}").parse().unwrap(), parent: None, context: None };
+    let short = |n: usize| announcement::ServedModel {
+        id: format!("m{n}").parse().unwrap(),
+        parent: None,
+        context: None,
+        root: None,
+    };
     let many = Signed::sign(&announcement((0..=limits::MODELS_PER_REPLICA).map(short).collect()), &key).unwrap();
     assert_eq!(announcement::verify(&many), Err(announcement::Error::TooManyModels(limits::MODELS_PER_REPLICA + 1)));
 }

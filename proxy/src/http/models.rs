@@ -106,6 +106,7 @@ mod tests {
             id: ModelId::new(id).unwrap(),
             parent: id.strip_suffix("-lora").map(|parent| ModelId::new(parent).unwrap()),
             context: *context,
+            root: None,
         });
         let peer = PeerId::random();
         let rights = Rights { roles: Roles::NONE.with(Role::Agent), models: Models::Any, issued_at: 0 };

@@ -62,7 +62,7 @@ impl World {
             runtime: RuntimeName::new("demo").unwrap(),
             continuation: Continuation::None,
             slots,
-            models: vec![ServedModel { id: model(), parent: None, context: None }],
+            models: vec![ServedModel { id: model(), parent: None, context: None, root: None }],
         };
         self.directory.apply(Event::Announcement(announcement), Instant::now());
     }

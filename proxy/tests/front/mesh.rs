@@ -225,7 +225,7 @@ pub(crate) fn report(handle: &Handle, slots: u16, in_flight: u16) -> LoadReport 
 }
 
 fn offer(state: ReplicaState, models: &[&str], slots: u16) -> Offer {
-    let served = |id: &&str| ServedModel { id: ModelId::new(id).unwrap(), parent: None, context: None };
+    let served = |id: &&str| ServedModel { id: ModelId::new(id).unwrap(), parent: None, context: None, root: None };
     Offer {
         index: 0,
         state,

@@ -24,7 +24,7 @@ impl Engine {
     fn agent(&self, model: &ModelId) -> axum::Router {
         let replica = replica(&[]);
         replica.set_url(Some(EngineUrl::loopback(self.0.local_addr().unwrap().port()).unwrap()));
-        replica.set_serving(Ok(vec![ServedModel { id: model.clone(), parent: None, context: None }]));
+        replica.set_serving(Ok(vec![ServedModel { id: model.clone(), parent: None, context: None, root: None }]));
         let replicas = Replicas::default();
         replicas.push(Arc::new(replica));
         router(Arc::new(Service::new(replicas, Client::new())))
