@@ -42,6 +42,7 @@ impl Proxy {
             waiting: many,
             starting_per_model: many,
             starting: many,
+            hold: Duration::from_secs(86_400),
         };
         let loads = if scenario.adapters > 0 { Loads::Adapter } else { Loads::Never };
         let views = scenario.engines.iter().zip(replicas).map(|(spec, replica)| View {
@@ -94,7 +95,7 @@ impl Hot {
     /// One request from its prompt to its end, as far as routing has to do with it. Returns whether it got a replica.
     pub fn choose(&mut self, seed: u32, text: &[u8]) -> bool {
         let prompt = Arc::new(Prompt::of(seed, [text]));
-        let want = Want { model: self.model.clone(), prompt, stream: true };
+        let want = Want { tenant: 0, model: self.model.clone(), prompt, stream: true };
         let mut candidates = self.proxy.candidates();
         let now = Instant::now();
         let arrival = self.proxy.balancer.arrive(&want, &mut Ticket::default(), &mut candidates, now, || 0);

@@ -80,7 +80,12 @@ impl Maker<'_> {
             blocks: blocks(&name, &text),
             tokens: text.len() as u64 / TOKEN_BYTES,
             answer: between(self.scenario.answer.0, self.scenario.answer.1, rng),
-            want: Want { model: ModelId::new(&name).expect("a plain name"), prompt: Arc::new(prompt), stream: true },
+            want: Want {
+                tenant: 0,
+                model: ModelId::new(&name).expect("a plain name"),
+                prompt: Arc::new(prompt),
+                stream: true,
+            },
         }
     }
 }

@@ -64,6 +64,8 @@ pub struct Settings {
     pub starting_per_model: usize,
     /// The same for all models together.
     pub starting: usize,
+    /// How long a request may wait.
+    pub hold: Duration,
 }
 
 /// Why a request may not wait.
@@ -71,7 +73,16 @@ pub struct Settings {
 pub enum Refusal {
     /// So many wait already.
     #[error("too many requests wait")]
-    TooMany,
+    TooMany {
+        /// How long this one would wait, as far as that is known.
+        wait: Option<Duration>,
+    },
+    /// It would wait longer than it may.
+    #[error("it would wait for {wait:?}")]
+    TooLong {
+        /// How long it would wait.
+        wait: Duration,
+    },
     /// So many wait already for a replica that starts.
     #[error("too many requests wait for a replica that starts")]
     TooManyForStarting,
@@ -105,6 +116,8 @@ impl Ticket {
 pub struct Want {
     /// The model.
     pub model: ModelId,
+    /// Whose request it is, as a number: those who wait are served in turns.
+    pub tenant: u64,
     /// The outline of its prompt.
     pub prompt: Arc<Prompt>,
     /// Whether it can be seen when the prompt has been worked through: the answer comes in pieces.
@@ -208,7 +221,7 @@ impl<W> Balancer<W> {
         wake: impl FnOnce() -> W,
     ) -> Result<Arrival, Refusal> {
         let first_time = ticket.place.is_none();
-        let place = *ticket.place.get_or_insert_with(|| self.line.number());
+        let place = *ticket.place.get_or_insert_with(|| self.line.number(want.tenant));
         let since = *ticket.since.get_or_insert(now);
         if first_time {
             self.budget.earn();
@@ -229,7 +242,11 @@ impl<W> Balancer<W> {
         } else if for_starting && !self.may_wait_for_starting(&want.model) {
             return Err(Refusal::TooManyForStarting);
         } else {
-            self.line.join(&want.model, place, waiter).map_err(|Full| Refusal::TooMany)?;
+            let wait = self.line.wait(&want.model, want.tenant);
+            match wait {
+                Some(wait) if wait > self.settings.hold => return Err(Refusal::TooLong { wait }),
+                _ => self.line.join(&want.model, place, waiter).map_err(|Full| Refusal::TooMany { wait })?,
+            }
         }
         self.for_starting += usize::from(for_starting);
         Ok(Arrival::Waits(place))
@@ -243,7 +260,7 @@ impl<W> Balancer<W> {
         for (nth, (place, (want, since, tried, mut choosy_until))) in heads.into_iter().enumerate() {
             let asker = Asker { want: &want, tried: &tried, since, first: nth == 0 };
             match self.choose(asker, &mut choosy_until, candidates, now) {
-                Found::Grant(grant) => return self.take_out(model, place).map(|wake| (wake, grant)),
+                Found::Grant(grant) => return self.serve(model, place, now).map(|wake| (wake, grant)),
                 Found::Better => {
                     if let Some(waiter) = self.line.get_mut(model, place) {
                         waiter.choosy_until = choosy_until;
@@ -456,11 +473,12 @@ impl<W> Balancer<W> {
 
     /// Gives a place in the line up.
     pub fn leave(&mut self, model: &ModelId, place: Place) {
-        self.take_out(model, place);
+        let waiter = self.line.leave(model, place);
+        self.for_starting -= waiter.map_or(0, |waiter| usize::from(waiter.for_starting));
     }
 
-    fn take_out(&mut self, model: &ModelId, place: Place) -> Option<W> {
-        let waiter = self.line.leave(model, place)?;
+    fn serve(&mut self, model: &ModelId, place: Place, now: Instant) -> Option<W> {
+        let waiter = self.line.serve(model, place, now)?;
         self.for_starting -= usize::from(waiter.for_starting);
         Some(waiter.wake)
     }

@@ -64,6 +64,8 @@ pub(crate) enum Error {
         model: ModelId,
         /// What came of waiting.
         why: &'static str,
+        /// How long it would have waited, as far as that is known.
+        wait: Option<Duration>,
     },
     /// Every try failed.
     #[error("no replica of `{model}` answered ({tries} tried); the last one {last}")]
@@ -134,6 +136,8 @@ struct Shape {
 
 const SOON: Duration = Duration::from_secs(1);
 const LATER: Duration = Duration::from_secs(5);
+/// Longer estimates say little.
+const LONGEST_RETRY: Duration = Duration::from_secs(60);
 
 impl Error {
     /// The error of a model that the pool could not serve.
@@ -145,8 +149,11 @@ impl Error {
             Unserved::StillStarting => {
                 Self::NoReplica { model, why: "became ready in time; `dunlin doctor` on its node says what it lacks" }
             }
-            Unserved::StillFull => Self::Full { model, why: "none became free in time" },
-            Unserved::TooMany => Self::Full { model, why: "as many requests wait already as may" },
+            Unserved::StillFull => Self::Full { model, why: "none became free in time", wait: None },
+            Unserved::TooMany { wait } => Self::Full { model, why: "as many requests wait already as may", wait },
+            Unserved::TooLong { wait } => {
+                Self::Full { model, why: "those who wait will take longer than a request may wait", wait: Some(wait) }
+            }
             Unserved::TooManyForStarting => {
                 Self::NoReplica { model, why: "is up yet, and as many requests wait for one that starts as may" }
             }
@@ -183,8 +190,8 @@ impl Error {
                 retry_after: Some(LATER),
                 ..shape(StatusCode::SERVICE_UNAVAILABLE, "server_error", "no_replica_available")
             },
-            Self::Full { .. } => Shape {
-                retry_after: Some(SOON),
+            Self::Full { wait, .. } => Shape {
+                retry_after: Some(wait.map_or(SOON, |wait| wait.clamp(SOON, LONGEST_RETRY))),
                 ..shape(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", "all_replicas_busy")
             },
             Self::Failed { last: Cause::Timeout, .. } => Shape {
@@ -209,7 +216,7 @@ impl Error {
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         if let Some(after) = shape.retry_after {
-            headers.insert(header::RETRY_AFTER, HeaderValue::from(after.as_secs()));
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(after.as_secs_f64().ceil() as u64));
         }
         if let Self::Method(allowed) = self {
             headers.insert(header::ALLOW, HeaderValue::from_static(allowed));
@@ -275,7 +282,8 @@ mod tests {
             (Error::Auth(auth::Error::NotLocal), 403, "host_not_allowed", false),
             (Error::ModelNotFound { model: model() }, 404, "model_not_found", false),
             (Error::unserved(&model(), Unserved::StillFull), 429, "all_replicas_busy", true),
-            (Error::unserved(&model(), Unserved::TooMany), 429, "all_replicas_busy", true),
+            (Error::unserved(&model(), Unserved::TooMany { wait: None }), 429, "all_replicas_busy", true),
+            (Error::unserved(&model(), Unserved::TooLong { wait: SOON }), 429, "all_replicas_busy", true),
             (Error::unserved(&model(), Unserved::NoReplica), 503, "no_replica_available", true),
             (Error::unserved(&model(), Unserved::StillStarting), 503, "no_replica_available", true),
             (Error::unserved(&model(), Unserved::TooManyForStarting), 503, "no_replica_available", true),

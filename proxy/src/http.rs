@@ -14,6 +14,7 @@ use crate::{
     dispatch::{Ask, Dispatcher},
     errors::Error,
     metrics::Metrics,
+    prompt,
     request::{
         self, Peek,
         body::{self, Share},
@@ -151,7 +152,8 @@ impl Door {
         let Peek { model, stream: streams, mut prompt } = peek(body.clone()).await?;
         story.model = Some(model.clone());
         prompt.session = headers::session(&parts.headers).or(prompt.session);
-        let want = Want { model, prompt: Arc::new(prompt), stream: streams };
+        let tenant = prompt::hash(memory.tenant());
+        let want = Want { model, tenant, prompt: Arc::new(prompt), stream: streams };
         let path = parts.uri.path_and_query().cloned().unwrap_or(PathAndQuery::from_static("/"));
         let ask =
             Ask { method: parts.method, path, headers: parts.headers, body, _memory: memory, want, dialect, id, since };

@@ -45,7 +45,15 @@ pub(crate) enum Unserved {
     /// All slots were taken until the deadline.
     StillFull,
     /// So many wait already that this one may not.
-    TooMany,
+    TooMany {
+        /// How long it would wait, as far as that is known.
+        wait: Option<Duration>,
+    },
+    /// It would wait longer than it may.
+    TooLong {
+        /// How long it would wait.
+        wait: Duration,
+    },
     /// The same, and all of them for a replica that starts.
     TooManyForStarting,
 }
@@ -112,7 +120,8 @@ impl Pool {
         };
         let mut balancer = self.balancer();
         let arrival = balancer.arrive(want, ticket, &mut seen.ready, now, wake).map_err(|refusal| match refusal {
-            Refusal::TooMany => Unserved::TooMany,
+            Refusal::TooMany { wait } => Unserved::TooMany { wait },
+            Refusal::TooLong { wait } => Unserved::TooLong { wait },
             Refusal::TooManyForStarting => Unserved::TooManyForStarting,
         })?;
         self.metrics.set_waiting(balancer.waiting());
@@ -121,7 +130,7 @@ impl Pool {
             (Arrival::Granted(grant), _) => Ok(Found::Lease(Lease::new(self.clone(), grant))),
             (Arrival::Waits(place), Some(granted)) => Ok(Found::Wait(place, granted)),
             // Nobody waits without a way to be woken.
-            (Arrival::Waits(_), None) => Err(Unserved::TooMany),
+            (Arrival::Waits(_), None) => Err(Unserved::TooMany { wait: None }),
         }
     }
 

@@ -70,6 +70,7 @@ impl Proxy {
             waiting: config.waiting,
             starting_per_model: config.starting_per_model,
             starting: config.starting,
+            hold: config.hold,
         };
         let pool = Arc::new(Pool::new(handle.directory().clone(), settings, metrics.clone()));
         let dispatcher = Arc::new(Dispatcher::new(handle, pool.clone(), metrics.clone(), &config));

@@ -10,6 +10,7 @@ fn settings() -> Settings {
         waiting: 9,
         starting_per_model: 9,
         starting: 9,
+        hold: Duration::from_secs(30),
     }
 }
 
@@ -19,7 +20,7 @@ fn balancer() -> Balancer<u32> {
 
 fn want(text: &[u8], stream: bool) -> Want {
     let model = ModelId::new("m").unwrap();
-    Want { prompt: Arc::new(Prompt::of("m", [text])), model, stream }
+    Want { tenant: 0, prompt: Arc::new(Prompt::of("m", [text])), model, stream }
 }
 
 fn pool(count: usize, now: Instant) -> Vec<Candidate> {

@@ -25,7 +25,7 @@ fn model() -> ModelId {
 }
 
 fn want() -> Want {
-    Want { model: model(), prompt: Arc::default(), stream: true }
+    Want { tenant: 0, model: model(), prompt: Arc::default(), stream: true }
 }
 
 fn world() -> World {
@@ -36,6 +36,7 @@ fn world() -> World {
         waiting: 6,
         starting_per_model: 3,
         starting: 6,
+        hold: Duration::from_secs(30),
     };
     let pool = Arc::new(Pool::new(directory.clone(), settings, Arc::new(Metrics::new())));
     let stop = CancellationToken::new();
@@ -241,7 +242,7 @@ async fn the_line_has_an_end_and_a_deadline() {
     let _held = world.lease().await.unwrap();
     let waiting: Vec<_> = (0..3).map(|_| world.wait()).collect();
     sleep(Duration::from_millis(10)).await;
-    assert_eq!(at_once(world.lease()).await.unwrap_err(), Unserved::TooMany);
+    assert_eq!(at_once(world.lease()).await.unwrap_err(), Unserved::TooMany { wait: None });
     for waiting in waiting {
         assert_eq!(waiting.await.unwrap().unwrap_err(), Unserved::StillFull);
     }

@@ -1,7 +1,7 @@
 //! Requests that wait for a slot, or for a replica.
 
 use crate::{
-    client::CHAT,
+    client::{CHAT, Client},
     engine::{Engine, Play},
     mesh::Mesh,
 };
@@ -26,6 +26,50 @@ async fn more_requests_than_slots_all_get_their_turn() {
     assert!(one.asked() >= 8 && two.asked() >= 8, "{} and {}", one.asked(), two.asked());
     // 24 requests of 60 ms on 4 slots take 360 ms at best, one after the other 1.4 s.
     assert!(since.elapsed() < WORK * 24, "{:?}", since.elapsed());
+}
+
+/// Who sends much at once waits for itself, not the others for it.
+#[tokio::test]
+async fn keys_take_turns() {
+    let mesh = Mesh::new().await;
+    let engine = Engine::with_slots(1, Play::Slow(WORK));
+    let _agent = mesh.agent(&["m"], 1, &engine).await;
+    let (greedy, modest) = (mesh.keys.create("").unwrap().key, mesh.keys.create("").unwrap().key);
+    let (greedy, modest) = (mesh.client_with(Some(&greedy)), mesh.client_with(Some(&modest)));
+    let many = tokio::spawn(async move { join_all((0..30).map(|_| greedy.chat("m"))).await });
+    mesh.until(|_| engine.now() == 1).await;
+    let since = Instant::now();
+    for _ in 0..3 {
+        assert_eq!(modest.chat("m").await.status, StatusCode::OK);
+    }
+    let answered = engine.asked();
+    assert!(answered <= 12, "{answered} were asked before three of the modest one had their answers");
+    assert!(since.elapsed() < WORK * 15, "{:?}", since.elapsed());
+    assert!(many.await.unwrap().iter().all(|answer| answer.status == StatusCode::OK));
+}
+
+#[tokio::test]
+async fn who_would_wait_too_long_is_told_at_once() {
+    let mesh = Mesh::with(|config| config.hold = WORK * 40).await;
+    let engine = Engine::with_slots(1, Play::Slow(WORK));
+    let _agent = mesh.agent(&["m"], 1, &engine).await;
+    let client = mesh.client();
+    let ask = |client: Client| async move { (client.chat("m").await, Instant::now()) };
+    let many: Vec<_> = (0..80).map(|_| tokio::spawn(ask(client.clone()))).collect();
+    while engine.asked() < 20 {
+        tokio::time::sleep(WORK / 4).await;
+    }
+    let since = Instant::now();
+    let answer = client.chat("m").await;
+    assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
+    assert!(answer.text().contains("will take longer than a request may wait"), "{}", answer.text());
+    // Sixty times 60 ms.
+    let retry: u64 = answer.header("retry-after").parse().unwrap();
+    assert!((3..=8).contains(&retry), "{retry}");
+    assert!(since.elapsed() < WORK, "{:?}", since.elapsed());
+    for one in many {
+        one.abort();
+    }
 }
 
 /// Another proxy fills the replica: our view of it is wrong, and it refuses.

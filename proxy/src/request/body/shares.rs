@@ -69,6 +69,11 @@ pub(crate) struct Share {
 }
 
 impl Share {
+    /// Whose body it is.
+    pub(crate) fn tenant(&self) -> &Tenant {
+        &self.tenant
+    }
+
     /// Takes more; `false`, and nothing taken, when there is no room or the tenant has its share.
     #[must_use]
     pub(super) fn grow(&mut self, bytes: usize) -> bool {
