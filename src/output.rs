@@ -57,6 +57,11 @@ pub(crate) fn table<const N: usize>(header: [&str; N], rows: impl IntoIterator<I
     table.to_string().lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
 }
 
+/// What a cell says of something that is not there, so that every row has every column.
+pub(crate) fn or_none(text: Option<String>) -> String {
+    text.filter(|text| !text.is_empty()).unwrap_or_else(|| "-".to_owned())
+}
+
 /// `just now`, `5 minutes ago`, `3 hours ago`, `2 days ago`: how long `seconds` are.
 pub(crate) fn ago(seconds: u64) -> String {
     let (count, unit) = match seconds {

@@ -8,6 +8,7 @@ use dunlin_protocol::{
     announcement::ReplicaState,
     certificate::Membership,
     id::{ModelId, Name, PeerId, Role, RuntimeName},
+    load::{EngineLoad, Measured},
 };
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, sync::Arc, time::Instant};
@@ -50,6 +51,12 @@ pub struct ReplicaInfo {
     pub in_flight: Option<u16>,
     /// Age of that report, milliseconds.
     pub report_age_ms: Option<u64>,
+    /// Requests that wait in the agent's queue, as reported last.
+    pub queued: Option<u16>,
+    /// What the agent measured, as reported last.
+    pub measured: Option<Measured>,
+    /// What the engine's own metrics said, as reported last.
+    pub engine: Option<EngineLoad>,
     /// Models served.
     pub models: Vec<ModelId>,
 }
@@ -117,6 +124,9 @@ impl ReplicaInfo {
             slots: replica.slots,
             in_flight: load.map(|(report, _)| report.in_flight),
             report_age_ms: load.map(|(_, received)| u64::try_from(age(*received)).unwrap_or(u64::MAX)),
+            queued: load.map(|(report, _)| report.queued),
+            measured: load.map(|(report, _)| report.measured),
+            engine: load.and_then(|(report, _)| report.engine),
             models: replica.models.iter().map(|model| model.id.clone()).collect(),
         }
     }

@@ -12,19 +12,54 @@ pub(crate) async fn run(home: &Path, output: Output) -> Result<()> {
         if models.is_empty() {
             return "no model is served yet; `dunlin doctor` looks for the reason".to_owned();
         }
-        output::table(["MODEL", "RUNTIME", "READY", "IN FLIGHT", "SLOTS"], models.iter().map(row))
+        table(models)
     })
 }
 
-fn row(model: &ModelInfo) -> [String; 5] {
+fn table(models: &[ModelInfo]) -> String {
+    let header = ["MODEL", "STATE", "READY", "RUNNING", "SLOTS", "RUNTIME", "ADAPTS"];
+    output::table(header, models.iter().map(row))
+}
+
+fn row(model: &ModelInfo) -> [String; 7] {
     let runtimes: Vec<_> = model.runtimes.iter().map(|runtime| runtime.as_str()).collect();
-    let name = match &model.parent {
-        Some(parent) => format!("{} (adapts {parent})", model.model),
-        None => model.model.to_string(),
+    let state = match (model.ready, model.unhealthy) {
+        (0, 0) => "starting",
+        (0, _) => "unhealthy",
+        (_, 0) => "ready",
+        _ => "degraded",
     };
-    let mut ready = format!("{}/{}", model.ready, model.replicas);
-    if model.unhealthy > 0 {
-        ready.push_str(&format!(" ({} unhealthy)", model.unhealthy));
+    [
+        model.model.to_string(),
+        state.to_owned(),
+        format!("{}/{}", model.ready, model.replicas),
+        model.in_flight.to_string(),
+        model.slots.to_string(),
+        output::or_none(Some(runtimes.join(","))),
+        output::or_none(model.parent.as_ref().map(ToString::to_string)),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_is_told_by_its_best_replicas_and_its_worst() {
+        let model = |ready, unhealthy| ModelInfo {
+            model: "m".parse().unwrap(),
+            parent: None,
+            runtimes: Vec::new(),
+            replicas: 2,
+            ready,
+            unhealthy,
+            slots: 4,
+            in_flight: 3,
+        };
+        let text = table(&[model(2, 0), model(1, 1), model(0, 1), model(0, 0)]);
+        let rows: Vec<Vec<_>> = text.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(rows[0], ["m", "ready", "2/2", "3", "4", "-", "-"]);
+        let states: Vec<_> = rows.iter().map(|row| row[1]).collect();
+        assert_eq!(states, ["ready", "degraded", "unhealthy", "starting"]);
     }
-    [name, runtimes.join(","), ready, model.in_flight.to_string(), model.slots.to_string()]
 }

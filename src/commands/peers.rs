@@ -7,12 +7,12 @@ use dunlin_node::PeerInfo;
 use dunlin_protocol::{announcement::ReplicaState, id::ModelId};
 use std::path::Path;
 
+/// Models of a peer that its row names.
+const NAMED: usize = 3;
+
 pub(crate) async fn run(home: &Path, output: Output) -> Result<()> {
     let peers: Vec<PeerInfo> = connect(home).await?.get("/peers").await?;
-    output::show(output, &peers, |peers| {
-        let rows = peers.iter().map(row);
-        output::table(["PEER", "NAME", "ROLES", "STATE", "RTT", "SERVES"], rows)
-    })?;
+    output::show(output, &peers, |peers| table(peers))?;
     for peer in peers.iter().filter(|peer| peer.duplicate) {
         output::note(&format!(
             "warning: two processes run as {}; stop one, or give it a state directory of its own",
@@ -22,6 +22,10 @@ pub(crate) async fn run(home: &Path, output: Output) -> Result<()> {
     Ok(())
 }
 
+fn table(peers: &[PeerInfo]) -> String {
+    output::table(["NAME", "ROLES", "STATE", "RTT", "PEER", "SERVES"], peers.iter().map(row))
+}
+
 fn row(peer: &PeerInfo) -> [String; 6] {
     let roles: Vec<_> = peer.roles.iter().map(|role| role.as_str()).collect();
     let models: Vec<_> = peer
@@ -29,14 +33,20 @@ fn row(peer: &PeerInfo) -> [String; 6] {
         .iter()
         .flat_map(|replica| replica.models.iter().map(|model| served(model, replica.state)))
         .collect();
-    let serves = match models.as_slice() {
-        [] => String::new(),
-        [first] => first.clone(),
-        [first, rest @ ..] => format!("{first} and {} more", rest.len()),
-    };
-    let rtt = peer.rtt_us.map_or(String::new(), |us| format!("{}.{} ms", us / 1000, us % 1000 / 100));
-    let name = peer.name.as_ref().map(ToString::to_string).unwrap_or_default();
-    [peer.peer.clone(), name, roles.join(","), peer.reachability.clone(), rtt, serves]
+    let mut serves = models[..models.len().min(NAMED)].join(", ");
+    if models.len() > NAMED {
+        serves.push_str(&format!(" and {} more", models.len() - NAMED));
+    }
+    let rtt = peer.rtt_us.map(|us| format!("{}.{} ms", us / 1000, us % 1000 / 100));
+    let name = peer.name.as_ref().map(ToString::to_string);
+    [
+        output::or_none(name),
+        output::or_none(Some(roles.join(","))),
+        peer.reachability.clone(),
+        output::or_none(rtt),
+        peer.peer.clone(),
+        output::or_none(Some(serves)),
+    ]
 }
 
 /// A model, and where its replica stands unless it serves.
@@ -46,5 +56,53 @@ fn served(model: &ModelId, state: ReplicaState) -> String {
         ReplicaState::Starting => format!("{model} (starting)"),
         ReplicaState::Unhealthy => format!("{model} (unhealthy)"),
         ReplicaState::Draining | ReplicaState::Gone => format!("{model} (ending)"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dunlin_node::ReplicaInfo;
+
+    #[test]
+    fn every_row_has_every_column() {
+        let replica = |models: &[&str], state| ReplicaInfo {
+            index: 0,
+            state,
+            runtime: None,
+            slots: 1,
+            in_flight: None,
+            report_age_ms: None,
+            queued: None,
+            measured: None,
+            engine: None,
+            models: models.iter().map(|model| ModelId::new(model).unwrap()).collect(),
+        };
+        let peer = |name: Option<&str>, replicas| PeerInfo {
+            peer: "12D3KooWabc".to_owned(),
+            name: name.map(|name| name.parse().unwrap()),
+            roles: Vec::new(),
+            reachability: "unknown".to_owned(),
+            rtt_us: None,
+            addresses: Vec::new(),
+            not_after: None,
+            duplicate: false,
+            replicas,
+        };
+        let peers = [
+            peer(None, Vec::new()),
+            peer(
+                Some("rack"),
+                vec![replica(&["a", "b"], ReplicaState::Ready), replica(&["c", "d", "e"], ReplicaState::Starting)],
+            ),
+        ];
+        let text = table(&peers);
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(
+            lines[0].split_whitespace().collect::<Vec<_>>(),
+            ["NAME", "ROLES", "STATE", "RTT", "PEER", "SERVES"]
+        );
+        assert_eq!(lines[1].split_whitespace().collect::<Vec<_>>(), ["-", "-", "unknown", "-", "12D3KooWabc", "-"]);
+        assert!(lines[2].ends_with("a, b, c (starting) and 2 more"), "{text}");
     }
 }

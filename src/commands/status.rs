@@ -56,6 +56,9 @@ fn human(shown: &Shown) -> String {
     }
     let connected = output::counted(node.connected, "peer");
     lines.push(format!("knows     {connected} connected, {}", output::counted(node.models, "model")));
+    for other in &node.other_meshes {
+        lines.push(format!("neighbour {} is in another mesh (met {})", other.peer, output::ago(other.age_s)));
+    }
     for engine in engines.as_array().into_iter().flatten() {
         lines.push(engine_line(engine));
     }
