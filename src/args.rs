@@ -6,14 +6,16 @@ pub(crate) mod values;
 
 pub(crate) use engines::{EngineArgs, Tool};
 
+use crate::complete;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use clap_complete::{aot::Shell, engine::ArgValueCandidates};
 use dunlin_protocol::{
     id::{ModelId, Name, Role},
     pattern::Pattern,
 };
 use libp2p::Multiaddr;
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
-use values::{duration, multiaddr, role, seconds, socket_address, worker_threads};
+use values::{duration, look_interval, multiaddr, role, seconds, socket_address, worker_threads};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -43,6 +45,13 @@ pub(crate) struct ListingArgs {
     /// How the listing is printed
     #[arg(long, env = "DUNLIN_OUTPUT", value_enum, default_value_t = Output::Human)]
     pub(crate) output: Output,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct TopArgs {
+    /// Time between two looks, seconds
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = look_interval)]
+    pub(crate) interval: Duration,
 }
 
 /// What every process that goes on takes.
@@ -105,6 +114,7 @@ Examples:
     /// End a membership everywhere; that of a machine which may issue ends those that it gave
     Revoke {
         /// Peer id or name, as `dunlin peers` shows them
+        #[arg(add = ArgValueCandidates::new(complete::members))]
         peer: String,
     },
     /// Run beside engines, without an endpoint
@@ -131,6 +141,13 @@ Examples:
     Models(ListingArgs),
     /// Show this machine's node
     Status(ListingArgs),
+    /// Watch the mesh at work: replicas, models and peers, load, latencies, routes
+    #[command(after_help = "\
+Needs a terminal. Keys: q quit, tab or 1-3 another table, left and right choose the column to sort by, r reverses, up and
+down scroll. Rates and latencies are of the last 10 seconds; TTFT and AGE (of the load report) come from the agents, P50 and
+P95 are times to the first byte as this node's endpoint saw them. RUN, SLOTS, WAIT and TOK/S of a model are those of its
+replicas, whichever of their models they work on.")]
+    Top(TopArgs),
     /// Talk to a model
     #[command(after_help = "\
 Examples:
@@ -155,6 +172,16 @@ Examples:
     Keys(KeysArgs),
     /// Look for what is wrong and say what to do
     Doctor(ListingArgs),
+    /// Print a script that completes command lines in a shell, names of models and members included
+    #[command(after_help = "\
+Examples:
+  echo 'source <(dunlin completions bash)' >> ~/.bashrc
+  echo 'source <(dunlin completions zsh)' >> ~/.zshrc      after compinit
+  dunlin completions fish > ~/.config/fish/completions/dunlin.fish")]
+    Completions {
+        /// Which shell
+        shell: Shell,
+    },
 }
 
 impl Command {
@@ -207,6 +234,7 @@ Examples:
     /// Take that right back, and with it every membership that the machine gave; it stays a member itself
     Undelegate {
         /// Peer id or name, as `dunlin peers` shows them
+        #[arg(add = ArgValueCandidates::new(complete::members))]
         peer: String,
     },
     /// Take the mesh key away from this machine, or bring it to one; no node running
@@ -248,6 +276,7 @@ Example:
 #[derive(ClapArgs)]
 pub(crate) struct DelegateArgs {
     /// Peer id or name, as `dunlin peers` shows them
+    #[arg(add = ArgValueCandidates::new(complete::members))]
     pub(crate) peer: String,
     /// Role that it may give, repeatable [default: agent and proxy]
     #[arg(long = "role", value_name = "ROLE", value_delimiter = ',', value_parser = role())]
@@ -286,6 +315,7 @@ pub(crate) enum KeysCommand {
     /// Refuse a key from now on
     Revoke {
         /// The id that `dunlin keys list` shows
+        #[arg(add = ArgValueCandidates::new(complete::keys))]
         id: String,
     },
 }
@@ -383,6 +413,7 @@ pub(crate) struct InviteArgs {
 #[derive(ClapArgs)]
 pub(crate) struct ChatArgs {
     /// Model id [default: the only one there is]
+    #[arg(add = ArgValueCandidates::new(complete::models))]
     pub(crate) model: Option<String>,
     /// What to ask; without it, the chat is interactive
     pub(crate) prompt: Vec<String>,
@@ -400,6 +431,7 @@ pub(crate) struct ChatArgs {
 #[derive(ClapArgs)]
 pub(crate) struct LogsArgs {
     /// A model id, or a peer's id or name as `dunlin peers` shows them; with /INDEX one replica of that peer
+    #[arg(add = ArgValueCandidates::new(complete::log_targets))]
     pub(crate) target: String,
     /// Go on as more is written
     #[arg(short, long)]

@@ -2,6 +2,7 @@
 
 mod agent;
 mod chat;
+mod completions;
 mod demo_engine;
 mod doctor;
 mod door;
@@ -17,6 +18,7 @@ mod relay;
 mod revoke;
 mod service;
 mod status;
+mod top;
 mod up;
 mod who;
 
@@ -46,6 +48,8 @@ pub(crate) async fn run(args: Args) -> Result<()> {
         Command::Peers(listing) => peers::run(home, listing.output).await,
         Command::Models(listing) => models::run(home, listing.output).await,
         Command::Status(listing) => status::run(home, listing.output).await,
+        Command::Top(args) => top::run(args, home).await,
+        Command::Completions { shell } => completions::run(shell),
         Command::Chat(args) => chat::run(args, home).await,
         Command::Logs(args) => logs::run(args, home).await,
         Command::Keys(args) => keys::run(args, home).await,

@@ -2,6 +2,7 @@
 
 mod args;
 mod commands;
+mod complete;
 mod exit;
 mod http;
 mod logging;
@@ -10,7 +11,8 @@ mod settings;
 mod signals;
 mod sse;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
+use clap_complete::CompleteEnv;
 use std::process::ExitCode;
 
 /// glibc's allocator takes 10 to 15 % more processor time for a request on the hop, and keeps what a burst of stalled
@@ -19,6 +21,8 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    // Ends the process where a shell asks.
+    CompleteEnv::with_factory(args::Args::command).var(complete::VARIABLE).complete();
     let args = args::Args::parse();
     let service = args.command.service();
     let started = logging::start(service.is_some()).map_err(anyhow::Error::from);

@@ -1,5 +1,5 @@
 //! What the command line asks a running proxy over the node's control socket: keys, so that a revocation holds at once,
-//! and the endpoint itself, for `dunlin chat`.
+//! the endpoint itself, for `dunlin chat`, and what it counts, for `dunlin top`.
 
 use crate::{
     http::Door,
@@ -27,11 +27,17 @@ pub struct Create {
 
 /// The routes. Whoever can open the socket owns the proxy, so nothing more is asked: `owner` answers without a key.
 pub(crate) fn routes(keys: Keys, owner: Arc<Door>) -> Router {
+    let page = {
+        let owner = owner.clone();
+        // Not asked through the endpoint: looking at the counts must not change them.
+        move || async move { owner.metrics_page() }
+    };
     let ask = move |request: Request| async move { owner.answer(request, None).await.map(Body::new) };
     Router::new()
         .route("/keys", get(list).post(create))
         .route("/keys/{id}", delete(revoke))
         .with_state(keys)
+        .route("/metrics", get(page))
         .route("/v1/{*path}", any(ask))
 }
 

@@ -167,6 +167,12 @@ impl Door {
         Ok(response)
     }
 
+    /// The text for Prometheus.
+    pub(crate) fn metrics_page(&self) -> String {
+        let directory = self.dispatcher.handle.directory();
+        directory.read(|d| self.metrics.encode(d.all_replicas().map(|replica| replica.state)))
+    }
+
     fn read_only(&self, endpoint: &Endpoint) -> Result<Response<Body>, Error> {
         let directory = self.dispatcher.handle.directory();
         Ok(match endpoint {
@@ -177,9 +183,8 @@ impl Door {
             },
             Endpoint::Ready => self.ready(),
             Endpoint::Metrics => {
-                let page = directory.read(|d| self.metrics.encode(d.all_replicas().map(|replica| replica.state)));
                 let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-                with_type(StatusCode::OK, kind, page)
+                with_type(StatusCode::OK, kind, self.metrics_page())
             }
             Endpoint::Health | Endpoint::Inference(_) => json(StatusCode::OK, r#"{"status":"ok"}"#),
         })

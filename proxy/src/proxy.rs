@@ -105,8 +105,8 @@ impl Proxy {
         self.address
     }
 
-    /// Routes for the node's control socket: `GET /keys`, `POST /keys` with `{"name": "..."}`, `DELETE /keys/{id}`, and
-    /// the endpoint itself under `/v1/`, without a key.
+    /// Routes for the node's control socket: `GET /keys`, `POST /keys` with `{"name": "..."}`, `DELETE /keys/{id}`, the
+    /// endpoint itself under `/v1/`, without a key, and `GET /metrics`.
     pub fn control_routes(&self) -> axum::Router {
         control::routes(self.keys.clone(), self.owner.clone())
     }

@@ -242,6 +242,9 @@ pub enum Step {
 }
 
 impl Step {
+    /// From the best informed.
+    pub const ALL: [Self; 3] = [Self::Fresh, Self::Stale, Self::RoundRobin];
+
     /// As in the header `x-dunlin-route` and in metrics.
     #[must_use]
     pub fn as_str(self) -> &'static str {

@@ -48,6 +48,14 @@ pub(super) fn seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// How often a screen looks.
+pub(super) fn look_interval(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(value) if (0.2..=60.0).contains(&value) => Ok(Duration::from_secs_f64(value)),
+        _ => Err("a number of seconds from 0.2 to 60".to_owned()),
+    }
+}
+
 /// Zero stands for never.
 pub(super) fn seconds_or_never(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {

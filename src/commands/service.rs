@@ -78,7 +78,7 @@ impl Engines {
 }
 
 /// What runs here beside the node itself: `GET /process` on the control socket.
-#[derive(Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Process {
     /// Base URL of the endpoint, without `/v1`.
     pub(crate) endpoint: Option<String>,

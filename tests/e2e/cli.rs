@@ -6,7 +6,7 @@ use crate::harness::{
     http::Endpoint,
     node::{Home, Mesh},
     sandbox::Sandbox,
-    wait_for,
+    skipped, wait_for,
 };
 
 #[test]
@@ -149,4 +149,84 @@ fn the_doctor_finds_nothing_wrong_with_a_working_node() {
     let nobody = Home::new(&sandbox, "nobody").run(&["doctor"]);
     let said = String::from_utf8_lossy(&nobody.stdout).into_owned();
     assert!(said.contains("dunlin up"), "it says what to do: {said}");
+}
+
+/// What bash offers for `line`, by the script that `dunlin completions bash` prints.
+#[track_caller]
+fn completed(home: &Home<'_>, line: &str) -> Vec<String> {
+    const PRESS_TAB: &str = r#"
+        source <("$DUNLIN" completions bash)
+        read -r -a COMP_WORDS <<<"$LINE"
+        [[ $LINE != *' ' ]] || COMP_WORDS+=("")
+        COMP_CWORD=$((${#COMP_WORDS[@]} - 1)) COMP_LINE=$LINE COMP_POINT=${#LINE} COMP_TYPE=9
+        function=$(complete -p dunlin | sed 's/.*-F \([^ ]*\).*/\1/')
+        $function dunlin "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"
+        printf '%s\n' "${COMPREPLY[@]}"
+    "#;
+    let mut shell = home.sandbox.command("bash");
+    shell.args(["-c", PRESS_TAB]).env("LINE", line).env("DUNLIN", env!("CARGO_BIN_EXE_dunlin"));
+    shell.env("DUNLIN_HOME", home.folder());
+    let output = shell.output().unwrap();
+    assert!(output.stderr.is_empty(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap().lines().map(|word| word.trim_end().to_owned()).collect()
+}
+
+#[test]
+fn a_shell_completes_commands_flags_and_the_names_that_the_node_knows() {
+    let sandbox = Sandbox::new();
+    if sandbox.command("bash").args(["-c", "[ ${BASH_VERSINFO[0]} -ge 4 ]"]).status().is_ok_and(|bash| !bash.success())
+    {
+        return skipped("bash is older than 4");
+    }
+    let engine = DemoEngine::start(&sandbox, "engine", &["--model", "qwen/qwen-3"]);
+    let mesh = Mesh::new(&sandbox, &[]);
+    let agent = mesh.agent_of("a", &engine);
+    mesh.proxy.wait_for_replicas("qwen/qwen-3", 1);
+    let home = &mesh.proxy.home;
+    let offers = |line: &str, wanted: &str| {
+        let offered = completed(home, line);
+        assert!(offered.iter().any(|word| word == wanted), "{line}: {offered:?}");
+    };
+    offers("dunlin ch", "chat");
+    offers("dunlin up --htt", "--http");
+    offers("dunlin invite --role re", "relay");
+    offers("dunlin chat ", "qwen/qwen-3");
+    offers("dunlin logs qw", "qwen/qwen-3");
+    offers("dunlin revoke ", &agent.peer_id());
+    let keys = home.list(&["keys"]);
+    offers("dunlin keys revoke ", keys[0]["id"].as_str().unwrap());
+    // Without a node there are no names, and no complaints.
+    let nobody = Home::new(&sandbox, "nobody");
+    assert!(!completed(&nobody, "dunlin chat ").contains(&"qwen/qwen-3".to_owned()));
+    for shell in ["zsh", "fish", "elvish", "powershell"] {
+        assert!(home.ask(&["completions", shell]).contains("DUNLIN_COMPLETE"), "{shell}");
+    }
+}
+
+#[test]
+fn looking_at_the_counts_does_not_change_them() {
+    let sandbox = Sandbox::new();
+    let engine = DemoEngine::start(&sandbox, "engine", &[]);
+    let mesh = Mesh::new(&sandbox, &[]);
+    let _agent = mesh.agent_of("a", &engine);
+    mesh.proxy.wait_for_replicas("demo", 1);
+    assert!(mesh.endpoint.chat_stream("demo", "hello", 4).unwrap().events().collect_chat().is_whole());
+    let page = || {
+        let mut command = sandbox.command("curl");
+        command.args(["--silent", "--unix-socket"]).arg(mesh.proxy.home.folder().join("control.sock"));
+        String::from_utf8(command.arg("http://dunlin/metrics").output().unwrap().stdout).unwrap()
+    };
+    if sandbox.command("curl").arg("--version").output().is_err() {
+        return skipped("there is no curl");
+    }
+    let first = page();
+    assert!(first.contains(r#"dunlin_proxy_requests_total{model="demo",status="200",route="#), "{first}");
+    let requests = |page: &str| page.lines().filter(|line| line.starts_with("dunlin_proxy_requests_total")).count();
+    assert_eq!(requests(&first), requests(&page()));
+    // And what `dunlin peers` tells programs of the load.
+    wait_for("a report of the agent", PATIENCE, || {
+        let peers = mesh.proxy.home.list(&["peers"]);
+        let replicas = peers.as_array().unwrap().iter().flat_map(|peer| peer["replicas"].as_array().unwrap().clone());
+        replicas.into_iter().any(|replica| replica["measured"]["ttft_us"].is_u64()).then_some(())
+    });
 }

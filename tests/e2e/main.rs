@@ -18,4 +18,5 @@ mod mesh;
 #[cfg(target_os = "linux")]
 mod net;
 mod sdk;
+mod top;
 mod up;

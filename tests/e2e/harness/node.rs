@@ -32,6 +32,11 @@ impl<'a> Home<'a> {
         Self { namespace: Some(namespace.to_owned()), ..Self::new(sandbox, name) }
     }
 
+    /// The state directory.
+    pub(crate) fn folder(&self) -> &std::path::Path {
+        &self.folder
+    }
+
     /// `dunlin ARGS` with this state directory.
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = match &self.namespace {
