@@ -4,6 +4,8 @@
 // Tests block: they have no runtime.
 #![allow(clippy::disallowed_methods)]
 
+#[path = "../chaos/chaos.rs"]
+mod chaos;
 mod cli;
 mod container;
 mod delegation;
