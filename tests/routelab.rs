@@ -14,7 +14,8 @@ use lab::{
 };
 
 const REQUESTS: usize = 1_000;
-const SEEDS: [u64; 1] = [1];
+/// One seed alone has a p99 of its ten slowest requests.
+const SEEDS: [u64; 3] = [1, 2, 3];
 
 fn scenario(name: &str) -> Scenario {
     let found = scenario::all(REQUESTS).into_iter().find(|scenario| scenario.name == name);

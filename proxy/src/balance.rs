@@ -46,7 +46,7 @@ const AT_SECOND_HOME: f64 = 0.4;
 const AWAY: f64 = 0.9;
 /// A smaller share of others' requests is none.
 const ALONE: f64 = 0.1;
-/// Weight of the newest look at that share.
+/// Weight of the newest look at that share, once there were so many that this is more than the newest's part of them.
 const LATEST: f64 = 0.02;
 /// A request waits for a better replica than there is for as long as that was expected to take, and no longer than this.
 const LONGEST_CHOICE: Duration = Duration::from_secs(2);
@@ -179,6 +179,8 @@ pub struct Balancer<W> {
     affinity: Affinity,
     /// Share of the requests at the replicas that come from other proxies: 0 to 1, a moving average.
     others: f64,
+    /// Looks at that share so far.
+    looks: u32,
     line: Line<Waiter<W>>,
     /// Of those in line, how many came when no replica of their model was up.
     for_starting: usize,
@@ -198,6 +200,7 @@ impl<W> Balancer<W> {
             numbered: 0,
             affinity: Affinity::default(),
             others: 0.0,
+            looks: 0,
             line: Line::new(settings.waiting_per_model, settings.waiting),
             for_starting: 0,
             tried_again: None,
@@ -280,7 +283,9 @@ impl<W> Balancer<W> {
             candidate.own = self.record(candidate.replica).own(model, received, now);
         }
         if let Some(share) = route::share_of_others(candidates) {
-            self.others += LATEST * (share - self.others);
+            // A plain mean at first: else a proxy would take itself for the only one over its first hundred requests.
+            self.looks = self.looks.saturating_add(1);
+            self.others += f64::from(self.looks).recip().max(LATEST) * (share - self.others);
         }
     }
 

@@ -125,3 +125,20 @@ fn a_request_that_builds_on_a_response_goes_where_that_was_given() {
     let (_, grant) = balancer.next_grant(&want.model, &mut pool, later).unwrap();
     assert_ne!(grant.replica, first.replica, "but not for ever");
 }
+
+#[test]
+fn a_proxy_that_starts_sees_at_once_how_much_comes_from_others() {
+    let now = Instant::now();
+    let (mut balancer, mut pool) = (balancer(), pool(2, now));
+    pool.iter_mut().for_each(|one| one.load.as_mut().unwrap().admitted = 3);
+    grant(&mut balancer, &want(b"x", true), &mut pool, now);
+    assert_eq!(balancer.others, 1.0);
+    // Seven of eight requests are others' now; one look among many changes little.
+    for _ in 0..200 {
+        balancer.fill_own(&ModelId::new("m").unwrap(), &mut pool, now);
+    }
+    assert!((0.8..0.9).contains(&balancer.others), "{}", balancer.others);
+    pool.iter_mut().for_each(|one| one.load.as_mut().unwrap().admitted = 0);
+    balancer.fill_own(&ModelId::new("m").unwrap(), &mut pool, now);
+    assert!(balancer.others > 0.75, "{}", balancer.others);
+}
