@@ -129,7 +129,7 @@ fn certify(issuer: &Issuer, state: &StateDir) -> Result<()> {
     let options = InvitationOptions { roles: Roles::from_iter([Role::Agent]), ..InvitationOptions::default() };
     let mut rng = rand::make_rng::<rand::rngs::StdRng>();
     let token = issuer.invite(&options, Vec::new(), clock::unix_s(), &mut rng)?;
-    let chain = issuer.redeem(peer, &token.request(peer, None)?, &RevocationList::default(), clock::unix_s())?;
+    let chain = issuer.redeem(peer, &token.request(peer, None)?, None, &RevocationList::default(), clock::unix_s())?;
     Ok(state.store_chain(&chain)?)
 }
 

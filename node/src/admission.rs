@@ -237,10 +237,10 @@ impl Inner {
         let Some(issuer) = self.issuing.get() else {
             return Err((Refusal::NotAnIssuer, "asked to redeem an invitation, but this peer issues none".to_owned()));
         };
-        let revocations = self.members.revocations();
+        let (known, revocations) = (self.members.get(&peer), self.members.revocations());
         // Waits for the disk.
-        let redeemed =
-            tokio::task::spawn_blocking(move || issuer.redeem(peer, &request, &revocations, clock::unix_s())).await;
+        let redeem = move || issuer.redeem(peer, &request, known.as_deref(), &revocations, clock::unix_s());
+        let redeemed = tokio::task::spawn_blocking(redeem).await;
         match redeemed {
             Ok(Ok(chain)) => Ok(chain),
             Ok(Err(error)) => {
@@ -285,7 +285,11 @@ impl Inner {
                 self.members.note_refused(*peer, *refusal, Instant::now());
             }
             Err(Error::RefusedByPeer { peer, refusal }) => {
-                tracing::warn!(%peer, %refusal, "a peer refused this one");
+                // The node says once, and for all of them, that it was revoked.
+                match refusal {
+                    Refusal::Revoked => tracing::debug!(%peer, %refusal, "a peer refused this one"),
+                    _ => tracing::warn!(%peer, %refusal, "a peer refused this one"),
+                }
                 self.members.note_refused_by(*peer, *refusal, Instant::now());
             }
             Err(error) => tracing::debug!(%error, "a connection was not admitted"),

@@ -2,6 +2,8 @@
 //!
 //! Pure: says whether to dial; the event loop does it and tells how it went.
 
+mod pause;
+
 use crate::handle::ConnectError;
 use dunlin_protocol::id::PeerId;
 use std::{
@@ -23,6 +25,8 @@ const BACK_OFF_MAX: Duration = Duration::from_secs(60);
 pub const REFUSED: Duration = Duration::from_secs(600);
 /// Peers of which failures are remembered.
 const REMEMBERED: usize = 4096;
+
+pub(crate) use pause::Pause;
 
 pub(crate) type Waiter = oneshot::Sender<Result<(), ConnectError>>;
 

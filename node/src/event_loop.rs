@@ -6,7 +6,7 @@ use crate::{
     anti_entropy::AntiEntropy,
     behaviour::Behaviour,
     bootstrap::Bootstrap,
-    dial::Dials,
+    dial::{Dials, Pause},
     directory,
     handle::{Command, ConnectError, Shared},
     hop::Hop,
@@ -52,6 +52,8 @@ const REFRESH: Duration = Duration::from_secs(180);
 pub(crate) const SETTLE: Duration = Duration::from_millis(200);
 /// How often the addresses of connected peers are stored for the next start.
 const STORE_PEERS: Duration = Duration::from_secs(60);
+/// How often revocations that end nothing any more are dropped.
+const EXPIRE_REVOCATIONS: Duration = Duration::from_secs(600);
 
 /// Everything that the task owns.
 pub(crate) struct EventLoop {
@@ -67,6 +69,7 @@ pub(crate) struct EventLoop {
     pub(crate) registration: Registration,
     pub(crate) look_ups: LookUps,
     pub(crate) dials: Dials,
+    pub(crate) pause: Pause,
     pub(crate) book: Book,
     pub(crate) bootstrap: Bootstrap,
     pub(crate) liveness: Liveness,
@@ -114,6 +117,7 @@ pub(crate) struct Due {
     put: Option<Instant>,
     housekeeping: Instant,
     store_peers: Instant,
+    expire_revocations: Instant,
 }
 
 impl Due {
@@ -129,6 +133,7 @@ impl Due {
             put: None,
             housekeeping: now,
             store_peers: now + STORE_PEERS,
+            expire_revocations: now + EXPIRE_REVOCATIONS,
         }
     }
 }
@@ -232,6 +237,11 @@ impl EventLoop {
     /// Dials a peer where it is known to be, unless that is under way or held back.
     pub(crate) fn dial(&mut self, peer: PeerId, waiter: Option<crate::dial::Waiter>) {
         let now = Instant::now();
+        if !self.pause.dials() {
+            // An error means that the caller has gone.
+            waiter.map(|waiter| waiter.send(Err(ConnectError::Revoked)).ok());
+            return;
+        }
         if !self.dials.ask(peer, waiter, now) {
             return;
         }

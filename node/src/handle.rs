@@ -80,6 +80,9 @@ pub enum ConnectError {
     /// The peer is revoked, or it refused this peer lately.
     #[error("peer {0} is not a member, or refused this one lately")]
     Refused(PeerId),
+    /// This machine is out of its mesh, and dials nobody.
+    #[error("this machine's membership was revoked")]
+    Revoked,
     /// Every address failed.
     #[error("dialling peer {peer} failed: {cause}")]
     Failed {

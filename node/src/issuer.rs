@@ -75,6 +75,18 @@ pub enum Error {
         /// End of that certificate, leeway included, unix seconds.
         until: u64,
     },
+    /// The member still has a certificate of the delegate from whose branch it came.
+    #[error(
+        "peer {peer} was admitted by {by} before, and its certificate of then counts until {until} (unix seconds); revoke it there first, or where the mesh key lies"
+    )]
+    AdmittedByAnother {
+        /// The member.
+        peer: PeerId,
+        /// The other delegate.
+        by: Box<PeerId>,
+        /// End of that certificate, leeway included, unix seconds.
+        until: u64,
+    },
     /// The delegation that is in force gives what the new one does not, and the machine keeps it.
     #[error(
         "peer {0} has a delegation that gives more, or for longer, and would keep it; end that with `dunlin mesh undelegate` first"

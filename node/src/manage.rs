@@ -26,7 +26,7 @@ use rand::rngs::StdRng;
 pub enum ManageError {
     /// Neither the mesh key nor a delegation.
     #[error(
-        "this machine may not issue; run the command where the mesh was created, or on a machine that `dunlin mesh delegate` named there"
+        "this machine may not issue; run the command on a machine that may issue: where the mesh was created, or a delegate (`dunlin mesh show` lists them)"
     )]
     NotAnIssuer,
     /// The node has ended.
@@ -44,11 +44,21 @@ pub enum ManageError {
     /// A delegation for this peer that is older than the one that it has, or was revoked.
     #[error("the delegation was replaced or revoked")]
     Outdated,
-    /// There is no room for another revocation.
+    /// There is no room for another revocation: an earlier one would count no more.
     #[error(
-        "not revoked: there is no room for another revocation; on a delegate, revoke it where the mesh key lies, which has room of its own"
+        "not revoked: the list of revocations is full, and an earlier one would have to go; on a delegate, revoke it where the mesh key lies, which has room of its own, or let that `dunlin mesh undelegate` this machine and delegate to it again, which ends what it gave and frees its room; where the mesh key lies, only a new mesh has room"
     )]
     ListFull,
+    /// The member has a certificate of another issuer as well.
+    #[error(
+        "what this machine gave peer {peer} is revoked, but it is a member still: {by} has admitted it since; revoke it there too, or where the mesh key lies"
+    )]
+    StillMember {
+        /// The member.
+        peer: PeerId,
+        /// The other issuer.
+        by: String,
+    },
     /// The member to be delegated to must be there.
     #[error(
         "peer {peer} cannot be reached: {cause}; start it, see that `dunlin peers` shows it connected, and try again"
@@ -116,6 +126,7 @@ impl Handle {
     ///
     /// # Errors
     /// This peer does not issue, or did not admit that one; the list is full; the database fails.
+    /// [`ManageError::StillMember`]: revoked here, and another issuer's certificate counts.
     /// [`ManageError::State`]: revoked until this process ends, but not stored.
     pub async fn revoke(&self, peer: PeerId) -> Result<(), ManageError> {
         let issuer = self.issuer()?;
@@ -125,7 +136,13 @@ impl Handle {
             issuer.may_revoke(peer, known.as_deref(), &members.revocations(), now)?;
             issuer.revoke(peer, known.map_or(0, |membership| membership.issued_at), now)
         })
-        .await
+        .await?;
+        let by = match self.members().check(&peer, clock::unix_s()).map(|still| still.issuer) {
+            Err(_) => return Ok(()),
+            Ok(certificate::Issuer::Mesh) => "the mesh key".to_owned(),
+            Ok(certificate::Issuer::Delegate { peer, .. }) => format!("peer {peer}"),
+        };
+        Err(ManageError::StillMember { peer, by })
     }
 
     /// Ends the delegation of `peer`, and every membership that it gave; its own, which the mesh key gave, stays.
@@ -145,7 +162,7 @@ impl Handle {
         let (members, state) = (self.members().clone(), self.0.state.clone());
         let revoke = move || {
             let revocation = make()?;
-            let merged = members.revoke(revocation.clone()).map_err(issuer::Error::from)?;
+            let merged = members.revoke_own(revocation.clone()).map_err(issuer::Error::from)?;
             if merged == Merged::Full {
                 return Err(ManageError::ListFull);
             }
@@ -176,7 +193,7 @@ impl Handle {
             self.hand_over(peer, &appointment).await?;
         }
         let delegation = appointment.delegation.peek().map_err(issuer::Error::from)?;
-        tokio::task::spawn_blocking(move || issuer.remember(&appointment)).await??;
+        tokio::task::spawn_blocking(move || issuer.remember(&appointment, clock::unix_s())).await??;
         tracing::info!(%peer, not_after = delegation.not_after, "a member may issue from now on");
         Ok(delegation)
     }

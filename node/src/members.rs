@@ -299,6 +299,27 @@ impl Members {
         Ok(merged)
     }
 
+    /// Takes one that was made by this process's issuer. [`Merged::Full`] where another of the same issuer would have to
+    /// make room: nothing has changed then.
+    ///
+    /// # Errors
+    /// It does not verify.
+    pub fn revoke_own(&self, revocation: SignedRevocation) -> Result<Merged, revocation::Error> {
+        let _merging = self.0.merging.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut list = RevocationList::clone(&self.revocations());
+        let merged = list.insert_own(revocation, &self.0.mesh)?;
+        self.publish(list);
+        Ok(merged)
+    }
+
+    /// Drops revocations that end nothing any more at `now`, unix seconds.
+    pub fn expire_revocations(&self, now: u64) {
+        let _merging = self.0.merging.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut list = RevocationList::clone(&self.revocations());
+        list.expire(now);
+        self.publish(list);
+    }
+
     /// Takes a whole list from another member; what does not verify is left out. Verifies thousands of signatures at
     /// worst, a fraction of a second: call through `spawn_blocking`. Returns what is new.
     #[must_use]
@@ -315,6 +336,12 @@ impl Members {
 
     fn publish(&self, list: RevocationList) {
         let version = list.version();
+        if list.displaced() > 0 && self.revocations().displaced() == 0 {
+            tracing::error!(
+                "the list of revocations is full, and members whose revocation was dropped count again; where the mesh key \
+                 lies, `dunlin mesh undelegate` delegates that revoke too much, and revoke these members there"
+            );
+        }
         self.0.revocations.store(Arc::new(list));
         self.0.changes.send_if_modified(|known| std::mem::replace(known, version) != version);
     }

@@ -26,7 +26,9 @@ pub enum Error {
     #[error("this machine is in mesh {0} already; choose another directory with --home for a second one")]
     AlreadyAMember(MeshId),
     /// Only who holds the mesh key gives itself roles.
-    #[error("the key of mesh {0} does not lie on this machine; ask for a new invitation where the mesh was created")]
+    #[error(
+        "the key of mesh {0} does not lie on this machine; ask for a new invitation on a machine that may issue: where the mesh was created, or a delegate"
+    )]
     NotTheMeshKey(MeshId),
     /// Not where the mesh was made, nor where the key was brought.
     #[error("the mesh key does not lie on this machine")]
@@ -52,7 +54,7 @@ pub enum Error {
     Expired,
     /// The membership was revoked.
     #[error(
-        "this machine's membership was revoked; ask for a new invitation where the mesh was made, then: dunlin join TOKEN"
+        "this machine's membership was revoked; ask for a new invitation on a machine that may issue (where the mesh was created, or a delegate), then: dunlin join TOKEN"
     )]
     Revoked,
     /// The stored certificate is another peer's, or does not hold.
@@ -106,14 +108,15 @@ pub fn reissue_own(state: &StateDir, roles: Roles, name: Option<Name>, now: u64)
     let mesh = certificate.mesh;
     let issuer = Issuer::open(state)?.filter(|issuer| issuer.mesh() == mesh && issuer.holds_mesh_key());
     let issuer = issuer.ok_or(Error::NotTheMeshKey(mesh))?;
-    let revocations = revocations(state, &mesh)?;
+    let revocations = revocations(state, &mesh, now)?;
     let chain = issuer.issue_own(roles, name.or(certificate.name), &revocations, now)?;
     state.store_chain(&chain)?;
     Ok(chain.verify(now, &mesh)?)
 }
 
-fn revocations(state: &StateDir, mesh: &MeshId) -> Result<RevocationList, Error> {
+fn revocations(state: &StateDir, mesh: &MeshId, now: u64) -> Result<RevocationList, Error> {
     let mut revocations = RevocationList::default();
+    revocations.expire(now);
     let (_, refused) = revocations.merge(state.revocations()?, mesh);
     if refused > 0 {
         tracing::warn!(refused, "stored revocations of another mesh, or damaged, left out");
@@ -133,7 +136,7 @@ pub fn load(state: &StateDir, now: u64) -> Result<Mesh, Error> {
         return Err(certificate::Error::WrongSubject(certificate.subject).into());
     }
     let mesh = certificate.mesh;
-    let revocations = revocations(state, &mesh)?;
+    let revocations = revocations(state, &mesh, now)?;
     let issuer = Issuer::open(state)?.filter(|issuer| issuer.mesh() == mesh);
     if let Some(issuer) = &issuer
         && let Some(own) = renew_own(issuer, &chain, &revocations, now)?

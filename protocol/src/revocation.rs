@@ -16,6 +16,10 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::{collections::BTreeMap, fmt};
 
+/// How long after the end of its delegation a delegate's revocation is kept, seconds. The last certificate under it counts
+/// up to [`LEEWAY_S`] longer, on a machine whose clock may be behind by as much.
+pub const KEPT_AFTER_DELEGATION_S: u64 = 2 * LEEWAY_S;
+
 /// What is revoked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Target {
@@ -203,7 +207,7 @@ impl ListVersion {
 /// What a merge did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Merged {
-    /// Known already.
+    /// Known already, or nothing is left of what it ends.
     Known,
     /// New, and kept.
     New(Revocation),
@@ -211,12 +215,23 @@ pub enum Merged {
     Full,
 }
 
-/// All revocations that a peer knows, at most one for each target and signer. Merging commutes and is idempotent, also
-/// at the bound: what is kept is a function of what was seen.
+/// Names an entry: its signer, its target, and when the delegation was issued under which it was signed (unix seconds; 0
+/// for the mesh key). What a delegate said under one delegation outlives what it said under an earlier one.
+type Key = (Signer, Target, u64);
+
+/// All revocations that a peer knows, at most one for each target, signer and delegation. Merging commutes and is
+/// idempotent, also at the bound: what is kept is a function of what was seen.
+///
+/// A delegate's entries go when nothing is left that they could end: its delegation was revoked, and everything under it
+/// with it, or ended long enough ago ([`RevocationList::expire`]). The mesh key's stay: nothing says how long what they end
+/// would last.
 #[derive(Debug, Clone, Default)]
 pub struct RevocationList {
-    entries: BTreeMap<(Signer, Target), (u64, SignedRevocation)>,
+    entries: BTreeMap<Key, (u64, SignedRevocation)>,
     version: ListVersion,
+    /// What has ended by then is not kept, unix seconds.
+    as_of: u64,
+    displaced: u64,
 }
 
 impl RevocationList {
@@ -233,6 +248,47 @@ impl RevocationList {
         let merged = self.add(revocation, signer, signed);
         self.version = self.content_version();
         Ok(merged)
+    }
+
+    /// The same for a revocation of one's own: where another one of the same signer would have to make room, nothing is
+    /// added, and the answer is [`Merged::Full`].
+    ///
+    /// # Errors
+    /// It does not verify.
+    pub fn insert_own(&mut self, signed: SignedRevocation, mesh: &MeshId) -> Result<Merged, Error> {
+        let (_, own) = signed.verify_signer(mesh)?;
+        let mut with = self.clone();
+        let merged = with.insert(signed, mesh)?;
+        if self.entries.keys().any(|key| key.0 == own && !with.entries.contains_key(key)) {
+            return Ok(Merged::Full);
+        }
+        *self = with;
+        Ok(merged)
+    }
+
+    /// Drops what ends nothing any more at `now` (unix seconds), and takes in no such entry from here on.
+    pub fn expire(&mut self, now: u64) {
+        self.as_of = now;
+        self.drop_spent(|_| true);
+        self.version = self.content_version();
+    }
+
+    fn drop_spent(&mut self, by: impl Fn(&Signer) -> bool) {
+        // The mesh key's come first, and stay.
+        let delegated = self.entries.iter().rev().take_while(|(key, _)| key.0 != Signer::Mesh);
+        let spent = delegated.filter(|(key, (_, signed))| by(&key.0) && self.is_spent(signed)).map(|(key, _)| *key);
+        for key in spent.collect::<Vec<_>>() {
+            self.entries.remove(&key);
+        }
+    }
+
+    /// Whether nothing is left that a delegate's revocation could end.
+    fn is_spent(&self, signed: &SignedRevocation) -> bool {
+        let delegation = signed.delegation.as_ref().and_then(|right| right.peek().ok());
+        delegation.is_some_and(|under| {
+            self.as_of > under.not_after.saturating_add(KEPT_AFTER_DELEGATION_S)
+                || self.ends_delegation(&under.issuer, under.issued_at)
+        })
     }
 
     /// Verifies and adds a whole list.
@@ -261,7 +317,11 @@ impl RevocationList {
     }
 
     fn add(&mut self, revocation: Revocation, signer: Signer, signed: SignedRevocation) -> Merged {
-        let key = (signer, revocation.target);
+        if self.is_spent(&signed) {
+            return Merged::Known;
+        }
+        let delegation = signed.delegation.as_ref().and_then(|right| right.peek().ok());
+        let key = (signer, revocation.target, delegation.map_or(0, |under| under.issued_at));
         if let Some((before, known)) = self.entries.get(&key) {
             // Of two equal ones with different delegations either would do; the bytes decide, so that all agree.
             let newer = (revocation.before, signed.encode().ok()) > (*before, known.encode().ok());
@@ -270,6 +330,11 @@ impl RevocationList {
             }
         }
         self.entries.insert(key, (revocation.before, signed));
+        if signer == Signer::Mesh {
+            // Its delegations end with either.
+            let (Target::Member(peer) | Target::Delegate(peer)) = revocation.target;
+            self.drop_spent(|signer| *signer == Signer::Delegate(peer));
+        }
         self.trim();
         if self.entries.contains_key(&key) { Merged::New(revocation) } else { Merged::Full }
     }
@@ -277,21 +342,21 @@ impl RevocationList {
     /// Drops what is over the bounds, last in order first. Delegates cannot crowd out the mesh key, nor each other: the one
     /// with the most entries loses one.
     fn trim(&mut self) {
-        let is_mesh = |key: &&(Signer, Target)| key.0 == Signer::Mesh;
+        let is_mesh = |key: &&Key| key.0 == Signer::Mesh;
         let by_mesh = self.entries.keys().filter(is_mesh).count();
         if self.entries.len() - by_mesh > limits::DELEGATED_REVOCATIONS {
             let mut counts = BTreeMap::<Signer, usize>::new();
-            for (signer, _) in self.entries.keys().filter(|key| key.0 != Signer::Mesh) {
+            for (signer, ..) in self.entries.keys().filter(|key| key.0 != Signer::Mesh) {
                 *counts.entry(*signer).or_default() += 1;
             }
             // Of several with as many, the last: which it is may not depend on the order of arrival.
             let most = counts.into_iter().max_by_key(|(signer, count)| (*count, *signer)).map(|(signer, _)| signer);
             let last = self.entries.keys().rfind(|key| Some(key.0) == most).copied();
-            last.and_then(|key| self.entries.remove(&key));
+            self.displaced += u64::from(last.and_then(|key| self.entries.remove(&key)).is_some());
         }
         if by_mesh > limits::REVOCATIONS {
             let last = self.entries.keys().rfind(is_mesh).copied();
-            last.and_then(|key| self.entries.remove(&key));
+            self.displaced += u64::from(last.and_then(|key| self.entries.remove(&key)).is_some());
         }
     }
 
@@ -313,20 +378,25 @@ impl RevocationList {
         self.version
     }
 
+    /// How many entries this process has dropped because the list was full.
+    #[must_use]
+    pub fn displaced(&self) -> u64 {
+        self.displaced
+    }
+
     /// Whether `membership` was issued before a revocation that counts against it.
     #[must_use]
     pub fn revokes(&self, membership: &Membership) -> bool {
-        let ended = |signer, target, issued_at| {
-            self.entries.get(&(signer, target)).is_some_and(|(before, _)| issued_at < *before)
-        };
-        let member = Target::Member(membership.peer);
-        if ended(Signer::Mesh, member, membership.issued_at) {
-            return true;
-        }
-        match membership.issuer {
-            Issuer::Mesh => false,
-            Issuer::Delegate { peer, delegated_at } => {
-                ended(Signer::Delegate(peer), member, membership.issued_at) || self.ends_delegation(&peer, delegated_at)
+        self.revokes_certificate(&membership.peer, &membership.issuer, membership.issued_at)
+    }
+
+    /// The same of a certificate of `peer` by `issuer`, issued at `issued_at` (unix seconds).
+    #[must_use]
+    pub fn revokes_certificate(&self, peer: &PeerId, issuer: &Issuer, issued_at: u64) -> bool {
+        match issuer {
+            Issuer::Mesh => issued_at < self.revoked_before(peer, None),
+            Issuer::Delegate { peer: delegate, delegated_at } => {
+                issued_at < self.revoked_before(peer, Some(delegate)) || self.ends_delegation(delegate, *delegated_at)
             }
         }
     }
@@ -341,7 +411,7 @@ impl RevocationList {
     /// The moment before which delegations of `delegate` are void, unix seconds; 0 when never revoked.
     #[must_use]
     pub fn delegations_revoked_before(&self, delegate: &PeerId) -> u64 {
-        let before = |target| self.entries.get(&(Signer::Mesh, target)).map_or(0, |(before, _)| *before);
+        let before = |target| self.before(Signer::Mesh, target);
         before(Target::Delegate(*delegate)).max(before(Target::Member(*delegate)))
     }
 
@@ -349,9 +419,13 @@ impl RevocationList {
     /// name they are, unless the mesh key's. What other delegates say does not count.
     #[must_use]
     pub fn revoked_before(&self, peer: &PeerId, delegate: Option<&PeerId>) -> u64 {
-        let member = Target::Member(*peer);
-        let before = |signer| self.entries.get(&(signer, member)).map_or(0, |(before, _)| *before);
+        let before = |signer| self.before(signer, Target::Member(*peer));
         before(Signer::Mesh).max(delegate.map_or(0, |delegate| before(Signer::Delegate(*delegate))))
+    }
+
+    fn before(&self, signer: Signer, target: Target) -> u64 {
+        let entries = self.entries.range((signer, target, 0)..=(signer, target, u64::MAX));
+        entries.map(|(_, (before, _))| *before).max().unwrap_or(0)
     }
 
     /// Number of entries.

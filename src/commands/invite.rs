@@ -36,7 +36,7 @@ fn offline(args: InviteArgs, home: &Path) -> Result<String> {
     let mesh = mesh::load(&state, clock::unix_s())?;
     let Some(issuer) = mesh.issuer else {
         bail!(Failure::Usage(
-            "this machine may not invite; do it where the mesh was made, or where `dunlin mesh delegate` allowed it"
+            "this machine may not issue; run the command on a machine that may issue: where the mesh was created, or a delegate"
                 .into()
         ));
     };

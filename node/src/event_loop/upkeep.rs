@@ -1,7 +1,7 @@
 //! What is to be done now and then: judging silence, looking for peers, dialling them, forgetting what is old.
 
-use super::{EventLoop, REFRESH, SETTLE, STORE_PEERS};
-use crate::{addresses, directory, gossip, liveness::Verdict, state::KnownPeer};
+use super::{EXPIRE_REVOCATIONS, EventLoop, REFRESH, SETTLE, STORE_PEERS};
+use crate::{addresses, clock, directory, gossip, liveness::Verdict, members::Standing, state::KnownPeer};
 use dunlin_protocol::{
     id::{PeerId, Role},
     topic::Topic,
@@ -69,6 +69,10 @@ impl EventLoop {
             self.due.store_peers = now + STORE_PEERS;
             self.store_peers();
         }
+        if self.due.expire_revocations <= now {
+            self.due.expire_revocations = now + EXPIRE_REVOCATIONS;
+            self.members.expire_revocations(clock::unix_s());
+        }
     }
 
     pub(super) fn judge_silence(&mut self, now: Instant) {
@@ -101,6 +105,9 @@ impl EventLoop {
 
     /// Looks up who plays the roles that this process works with.
     pub(super) fn discover(&mut self) {
+        if !self.pause.dials() {
+            return;
+        }
         let proxy = self.roles.contains(Role::Proxy);
         if proxy || self.registration.any_ready() {
             self.look_up(Topic::Role(Role::Proxy), None);
@@ -138,6 +145,14 @@ impl EventLoop {
         self.close_denied();
         self.report_interval = gossip::report_interval(self.shared.directory.read(directory::Directory::agents));
         let alone = self.connections.is_empty();
+        self.pause_if_revoked(alone, now);
+        if self.pause.dials() {
+            self.redial(alone, now);
+        }
+        self.close_spare_relayed(now);
+    }
+
+    fn redial(&mut self, alone: bool, now: Instant) {
         let connected = |peer: &PeerId, address: &Multiaddr| match self.connections.get(peer) {
             Some(connections) => addresses::is_relayed(address) || connections.iter().any(|one| !one.relayed),
             None => false,
@@ -146,7 +161,23 @@ impl EventLoop {
             self.dial_bootstrap(address, peer);
         }
         self.connect_wanted();
-        self.close_spare_relayed(now);
+    }
+
+    /// Stops dialling once this process knows that it is out of its mesh, and says so.
+    fn pause_if_revoked(&mut self, alone: bool, now: Instant) {
+        let standing = self.members.standing();
+        if !self.pause.update(standing, alone, now) {
+            return;
+        }
+        let says = match standing {
+            Standing::CalledRevoked(peer) => format!("peer {peer}"),
+            Standing::Revoked | Standing::Member => "a signed revocation".to_owned(),
+        };
+        tracing::warn!(
+            says,
+            "this machine's membership was revoked; it dials nobody any more (where no signed revocation has come, it looks \
+             again every ten minutes); ask for a new invitation, stop this process, then: dunlin join TOKEN"
+        );
     }
 
     pub(super) fn dial_bootstrap(&mut self, address: Multiaddr, peer: Option<PeerId>) {

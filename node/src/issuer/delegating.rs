@@ -95,15 +95,15 @@ impl Issuer {
         Ok(Appointment { delegation, chain })
     }
 
-    /// Remembers a delegation that its delegate has.
+    /// Remembers at `now` (unix seconds) a delegation that its delegate has.
     ///
     /// # Errors
     /// The database fails.
-    pub fn remember(&self, appointment: &Appointment) -> Result<(), Error> {
+    pub fn remember(&self, appointment: &Appointment, now: u64) -> Result<(), Error> {
         let terms = appointment.delegation.peek()?;
         let certificate = appointment.chain.certificate.peek()?;
         let name = certificate.name.map(|name| name.to_string());
-        Ok(self.0.db.add_delegation(&DelegationRow { terms, name })?)
+        Ok(self.0.db.add_delegation(&DelegationRow { terms, name }, now)?)
     }
 
     /// Ends the delegations of `peer` up to now, and every membership that it gave. `known` is the newest moment of a

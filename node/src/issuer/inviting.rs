@@ -6,7 +6,7 @@ use super::{
 };
 use crate::state::issuer_db::{InvitationRow, Unusable};
 use dunlin_protocol::{
-    certificate::{self, Chain},
+    certificate::{self, Chain, Membership},
     hello::Refusal,
     id::{PeerId, Role, Roles},
     invitation::{self, Invitation, JoinRequest, Token},
@@ -120,7 +120,8 @@ impl Issuer {
     }
 
     /// Redeems an invitation for `joiner`, whose connection has proved its peer id, at `now` (unix seconds). The use is
-    /// on disk before this returns. The same peer gets the same certificate again, and is not counted again.
+    /// on disk before this returns. The same peer gets the same certificate again, and is not counted again; one that was
+    /// revoked since needs another invitation. `known`: its membership so far, if it was met.
     ///
     /// # Errors
     /// [`Error::Refused`] with what to answer; this peer may not issue any more; or the database fails.
@@ -128,6 +129,7 @@ impl Issuer {
         &self,
         joiner: PeerId,
         request: &JoinRequest,
+        known: Option<&Membership>,
         revocations: &RevocationList,
         now: u64,
     ) -> Result<Chain, Error> {
@@ -137,10 +139,12 @@ impl Issuer {
             return Err(Error::Refused(Refusal::InvitationExpired));
         }
         let still_good = |chain: &[u8]| {
-            let membership = Chain::decode(chain).map_err(certificate::Error::from)?.verify(now, &self.0.mesh);
-            match membership {
+            let chain = Chain::decode(chain).map_err(certificate::Error::from)?;
+            // As it was then: a revocation counts for longer than the certificate that it ended.
+            let then = chain.certificate.peek()?.issued_at;
+            match chain.verify(then, &self.0.mesh) {
                 Ok(membership) if revocations.revokes(&membership) => Err(Error::Refused(Refusal::Revoked)),
-                Ok(_) => Ok(true),
+                Ok(membership) => Ok(membership.valid_at(now)),
                 Err(_) => Ok(false),
             }
         };
@@ -152,7 +156,8 @@ impl Issuer {
             name: request.name.clone(),
         };
         let issue = || self.issued_of(grant, self.0.signer.branch(), revocations, now);
-        let redeemed = self.0.db.redeem(&invitation.key, &joiner, now, still_good, issue)?;
+        let elsewhere = known.and_then(|known| self.elsewhere(known, revocations, now));
+        let redeemed = self.0.db.redeem(&invitation.key, &joiner, now, elsewhere.as_ref(), still_good, issue)?;
         let chain = redeemed.map_err(|unusable| {
             Error::Refused(match unusable {
                 Unusable::Unknown => Refusal::InvitationUnknown,

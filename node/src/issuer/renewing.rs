@@ -72,9 +72,8 @@ impl Issuer {
             Ok(last.is_ok_and(|last| !is_due(&last) && !revocations.revokes(&last) && gives(&last, &grant)))
         };
         let issue = || self.issued_of(grant.clone(), branch.as_ref(), revocations, now);
-        let from_mesh_key = branch.is_some() && member.issuer == certificate::Issuer::Mesh;
-        let taken_until = from_mesh_key.then(|| member.not_after.saturating_add(certificate::LEEWAY_S));
-        let chain = self.0.db.renew(&member.peer, now, taken_until, still_good, issue)?;
+        let elsewhere = self.elsewhere(member, revocations, now);
+        let chain = self.0.db.renew(&member.peer, now, elsewhere.as_ref(), still_good, issue)?;
         Ok(Chain::decode(&chain).map_err(certificate::Error::from)?)
     }
 

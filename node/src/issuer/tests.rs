@@ -34,7 +34,7 @@ fn invite(issuer: &Issuer, uses: u32) -> Token {
 }
 fn redeem(issuer: &Issuer, token: &Token, joiner: PeerId, now: u64) -> Result<Chain, Refusal> {
     let request = token.request(joiner, None).unwrap();
-    issuer.redeem(joiner, &request, &RevocationList::default(), now).map_err(|error| error.refusal())
+    issuer.redeem(joiner, &request, None, &RevocationList::default(), now).map_err(|error| error.refusal())
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn somebody_elses_request_gives_nothing() {
     let home = home();
     let issuer = issuer(&home);
     let request = invite(&issuer, 9).request(peer(), None).unwrap();
-    let error = issuer.redeem(peer(), &request, &RevocationList::default(), NOW).unwrap_err();
+    let error = issuer.redeem(peer(), &request, None, &RevocationList::default(), NOW).unwrap_err();
     assert_eq!(error.refusal(), Refusal::InvitationUnknown);
 }
 
@@ -119,12 +119,30 @@ fn a_revoked_member_comes_back_only_with_a_new_invitation() {
     list.insert(issuer.revoke(joiner, 0, NOW).unwrap(), &issuer.mesh()).unwrap();
     assert!(list.revokes(&member));
     assert_eq!(issuer.renew(&member, None, &list, NOW).unwrap_err().refusal(), Refusal::Revoked);
-    let again = issuer.redeem(joiner, &old.request(joiner, None).unwrap(), &list, NOW).unwrap_err();
+    let again = issuer.redeem(joiner, &old.request(joiner, None).unwrap(), None, &list, NOW).unwrap_err();
     assert_eq!(again.refusal(), Refusal::Revoked);
     let options = InvitationOptions::default();
     let new = issuer.invite(&options, vec![], NOW, &mut StdRng::from_seed([6; 32])).unwrap();
-    let chain = issuer.redeem(joiner, &new.request(joiner, None).unwrap(), &list, NOW).unwrap();
+    let chain = issuer.redeem(joiner, &new.request(joiner, None).unwrap(), None, &list, NOW).unwrap();
     assert!(!list.revokes(&chain.verify(NOW, &issuer.mesh()).unwrap()), "same second, and yet a member");
+}
+
+#[test]
+fn a_revoked_member_does_not_come_back_with_an_invitation_that_lives_longer_than_its_certificate() {
+    let home = home();
+    let issuer = issuer(&home);
+    let joiner = peer();
+    let options = InvitationOptions { uses: 9, life: Duration::from_secs(90 * DAY), ..InvitationOptions::default() };
+    let token = issuer.invite(&options, vec![], NOW, &mut StdRng::from_seed([6; 32])).unwrap();
+    redeem(&issuer, &token, joiner, NOW).unwrap();
+    let mut list = RevocationList::default();
+    list.insert(issuer.revoke(joiner, 0, NOW).unwrap(), &issuer.mesh()).unwrap();
+    let request = token.request(joiner, None).unwrap();
+    for later in [NOW + 1, NOW + 40 * DAY] {
+        let refused = issuer.redeem(joiner, &request, None, &list, later).unwrap_err();
+        assert_eq!(refused.refusal(), Refusal::Revoked);
+    }
+    assert!(redeem(&issuer, &token, joiner, NOW + 40 * DAY).is_ok(), "who was not revoked gets another one");
 }
 
 #[test]
@@ -386,11 +404,12 @@ mod delegates {
         assert_eq!(renewed.issued_at, later);
         let appointed = holder.delegate(&other, &DelegationOptions::default(), &list, later).unwrap();
         assert_eq!(appointed.delegation.peek().unwrap().issued_at, later);
-        let again = holder.redeem(own.peer, &invite(&holder, 1).request(own.peer, None).unwrap(), &list, NOW).unwrap();
+        let again =
+            holder.redeem(own.peer, &invite(&holder, 1).request(own.peer, None).unwrap(), None, &list, NOW).unwrap();
         assert_eq!(again.verify(NOW, &mesh).unwrap().issued_at, NOW, "the mesh key takes it in");
         let token =
             delegate.invite(&delegate.default_invitation(), vec![], NOW, &mut StdRng::from_seed([3; 32])).unwrap();
-        let refused = delegate.redeem(own.peer, &token.request(own.peer, None).unwrap(), &list, NOW).unwrap_err();
+        let refused = delegate.redeem(own.peer, &token.request(own.peer, None).unwrap(), None, &list, NOW).unwrap_err();
         assert_eq!(refused.refusal(), Refusal::Revoked);
     }
 
@@ -425,6 +444,76 @@ mod delegates {
         assert!(list.revokes(&taken) && !list.revokes(&member));
     }
 
+    /// Joins with an invitation of `by`, as a member that `by` met as `known`.
+    fn taken_over(by: &Issuer, known: &Membership, now: u64) -> Membership {
+        let mut rng = StdRng::from_seed([12; 32]);
+        let token = by.invite(&by.default_invitation(), vec![], now, &mut rng).unwrap();
+        let request = token.request(known.peer, None).unwrap();
+        let chain = by.redeem(known.peer, &request, Some(known), &RevocationList::default(), now).unwrap();
+        chain.verify(now, &by.mesh()).unwrap()
+    }
+
+    #[test]
+    fn a_member_that_joins_a_branch_with_a_certificate_of_the_mesh_key_is_theirs_once_that_has_ended() {
+        let (first, none) = (home(), RevocationList::default());
+        let holder = issuer(&first);
+        let branch = delegate_of(&holder, 100 * DAY);
+        let delegate = issuer(&branch);
+        let before = member_of(&holder, peer());
+        let until = before.not_after + certificate::LEEWAY_S;
+        let after = taken_over(&delegate, &before, NOW + 9);
+        for known in [Some(&after), Some(&before), None] {
+            let refused = delegate.may_revoke(after.peer, known, &none, NOW + 9);
+            let told = matches!(refused, Err(Error::AdmittedByMeshKey { until: told, .. }) if told == until);
+            assert!(told, "{known:?}: {refused:?}");
+        }
+        assert!(delegate.may_revoke(after.peer, Some(&after), &none, until + 1).is_ok());
+        // The mesh key reaches both.
+        let mut list = RevocationList::default();
+        list.insert(holder.revoke(after.peer, after.issued_at, NOW).unwrap(), &holder.mesh()).unwrap();
+        assert!(list.revokes(&before) && list.revokes(&after));
+        // Known before, and revoked since: it can't come back with that.
+        assert!(delegate.may_revoke(after.peer, Some(&after), &list, NOW + 9).is_ok());
+    }
+
+    #[test]
+    fn a_member_of_two_branches_is_revoked_in_the_older_first() {
+        let first = home();
+        let holder = issuer(&first);
+        let (one, two) = (delegate_of(&holder, 100 * DAY), delegate_of(&holder, 100 * DAY));
+        let (old, new) = (issuer(&one), issuer(&two));
+        let before = member_of(&old, peer());
+        let after = taken_over(&new, &before, NOW + 9);
+        let mut list = RevocationList::default();
+        let refused = new.may_revoke(after.peer, Some(&after), &list, NOW + 9);
+        assert!(matches!(refused, Err(Error::AdmittedByAnother { ref by, .. }) if **by == old.0.peer), "{refused:?}");
+        // It left the branch, and what it got there counts still.
+        old.may_revoke(after.peer, Some(&after), &list, NOW + 9).unwrap();
+        list.insert(old.revoke(after.peer, after.issued_at, NOW + 9).unwrap(), &holder.mesh()).unwrap();
+        assert!(list.revokes(&before) && !list.revokes(&after));
+        new.may_revoke(after.peer, Some(&after), &list, NOW + 9).unwrap();
+        list.insert(new.revoke(after.peer, after.issued_at, NOW + 9).unwrap(), &holder.mesh()).unwrap();
+        assert!(list.revokes(&after));
+        // What it got there has ended by then.
+        let ended = old.may_revoke(after.peer, Some(&after), &list, before.not_after + certificate::LEEWAY_S + 1);
+        assert!(matches!(ended, Err(Error::NotInBranch(_))), "{ended:?}");
+    }
+
+    #[test]
+    fn delegations_that_ended_are_forgotten_with_what_was_under_them() {
+        let (first, none) = (home(), RevocationList::default());
+        let holder = issuer(&first);
+        let (one, two) = (member_of(&holder, peer()), member_of(&holder, peer()));
+        let short = DelegationOptions { life: Duration::from_secs(DAY), ..DelegationOptions::default() };
+        holder.remember(&holder.delegate(&one, &short, &none, NOW).unwrap(), NOW).unwrap();
+        let last = NOW + DAY + 2 * certificate::LEEWAY_S;
+        let next = holder.delegate(&two, &DelegationOptions::default(), &none, NOW).unwrap();
+        holder.remember(&next, last).unwrap();
+        assert_eq!(rows(&first, "delegations", one.peer), 1);
+        holder.remember(&next, last + 1).unwrap();
+        assert_eq!((rows(&first, "delegations", one.peer), rows(&first, "delegations", two.peer)), (0, 1));
+    }
+
     #[test]
     fn a_narrower_delegation_takes_the_end_of_the_former_one() {
         let (first, none) = (home(), RevocationList::default());
@@ -432,7 +521,7 @@ mod delegates {
         let member = member_of(&holder, peer());
         let wide = DelegationOptions::default();
         let first_one = holder.delegate(&member, &wide, &none, NOW).unwrap();
-        holder.remember(&first_one).unwrap();
+        holder.remember(&first_one, NOW).unwrap();
         let narrower = [
             DelegationOptions { models: only("Qwen/*"), ..wide.clone() },
             DelegationOptions { roles: Roles::from_iter([Role::Agent]), ..wide.clone() },

@@ -88,7 +88,7 @@ pub fn import(state: &StateDir, text: &str, roles: Roles, name: Option<Name>, no
     let Some(chain) = chain else { return create(state, roles, name, now) };
     let certificate = chain.certificate.peek().map_err(certificate::Error::from)?;
     let issuer = Issuer::open(state)?.ok_or(Error::NoMeshKey)?;
-    let revocations = revocations(state, &mesh)?;
+    let revocations = revocations(state, &mesh, now)?;
     let chain = issuer.issue_own(certificate.roles, certificate.name, &revocations, now)?;
     state.store_chain(&chain)?;
     Ok(chain.verify(now, &mesh)?)

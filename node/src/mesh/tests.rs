@@ -71,11 +71,11 @@ fn delegated(key_home: &StateDir, delegate: &StateDir, life: std::time::Duration
     let peer = delegate.identity().unwrap().public().to_peer_id();
     let mut rng = rand::make_rng::<rand::rngs::StdRng>();
     let token = issuer.invite(&InvitationOptions::default(), vec![], NOW, &mut rng).unwrap();
-    let chain: Chain = issuer.redeem(peer, &token.request(peer, None).unwrap(), &none, NOW).unwrap();
+    let chain: Chain = issuer.redeem(peer, &token.request(peer, None).unwrap(), None, &none, NOW).unwrap();
     let member = chain.verify(NOW, &issuer.mesh()).unwrap();
     let options = DelegationOptions { life, models: Models::Any, ..DelegationOptions::default() };
     let appointment = issuer.delegate(&member, &options, &none, NOW).unwrap();
-    issuer.remember(&appointment).unwrap();
+    issuer.remember(&appointment, NOW).unwrap();
     delegate.store_chain(&appointment.chain).unwrap();
     delegate.store_delegation(&appointment.delegation).unwrap();
     load(delegate, NOW).unwrap().members
@@ -144,14 +144,14 @@ fn a_machine_that_delegates_to_itself_goes_on_without_the_key() {
     let appointment = issuer.delegate(&own, &DelegationOptions::default(), &none, NOW).unwrap();
     state.store_chain(&appointment.chain).unwrap();
     state.store_delegation(&appointment.delegation).unwrap();
-    issuer.remember(&appointment).unwrap();
+    issuer.remember(&appointment, NOW).unwrap();
     assert!(load(&state, NOW).unwrap().issuer.unwrap().holds_mesh_key(), "as long as it lies there");
     key::remove(&state, NOW).unwrap();
     let mesh = load(&state, NOW).unwrap();
     assert_eq!(mesh.members.own().authority(), Some(certificate::Authority::Delegation));
     let delegate = mesh.issuer.unwrap();
     let joiner = Keypair::generate_ed25519().public().to_peer_id();
-    let chain = delegate.redeem(joiner, &token.request(joiner, None).unwrap(), &none, NOW).unwrap();
+    let chain = delegate.redeem(joiner, &token.request(joiner, None).unwrap(), None, &none, NOW).unwrap();
     let member = chain.verify(NOW, &own.mesh).unwrap();
     assert_eq!(member.issuer, certificate::Issuer::Delegate { peer: own.peer, delegated_at: NOW + 1 });
 }

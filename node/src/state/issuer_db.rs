@@ -4,10 +4,12 @@
 //! Seeds of invitations are not here: a copy of the database lets nobody in.
 
 mod delegations;
+mod elsewhere;
 mod opening;
 
 pub use delegations::DelegationRow;
-use dunlin_protocol::id::PeerId;
+use dunlin_protocol::{certificate, id::PeerId};
+pub use elsewhere::Elsewhere;
 pub use opening::Owner;
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 use std::{
@@ -104,7 +106,8 @@ impl IssuerDb {
     }
 
     /// Counts one use of an invitation by `peer` and remembers the chain that `issue` makes. A peer that used the
-    /// invitation before gets what it got then, if `still_good` says so, and is not counted again.
+    /// invitation before gets what it got then, if `still_good` says so, and is not counted again. `elsewhere`: the peer has
+    /// another issuer's certificate.
     ///
     /// # Errors
     /// Outer: the database fails, or `issue` does, and nothing is counted. Inner: the invitation gives nothing.
@@ -113,6 +116,7 @@ impl IssuerDb {
         key: &[u8; 32],
         peer: &PeerId,
         now: u64,
+        elsewhere: Option<&Elsewhere>,
         still_good: impl FnOnce(&[u8]) -> Result<bool, E>,
         issue: impl FnOnce() -> Result<Issued, E>,
     ) -> Result<Result<Vec<u8>, Unusable>, E> {
@@ -156,6 +160,9 @@ impl IssuerDb {
                 params![key, peer.to_bytes(), issued.chain, seconds(now)],
             )
             .map_err(Error::Failed)?;
+        if let Some(elsewhere) = elsewhere {
+            elsewhere::insert(&transaction, peer, elsewhere, now)?;
+        }
         insert_issued(&transaction, &issued.row, now)?;
         transaction.commit().map_err(Error::Failed)?;
         Ok(Ok(issued.chain))
@@ -173,8 +180,7 @@ impl IssuerDb {
     }
 
     /// The renewal that `peer` got last, if `still_good` says so of it; or else the one that `issue` makes, remembered at
-    /// `now` (unix seconds). `taken_until`: the peer comes from the mesh key, whose certificate counts until then, unix
-    /// seconds.
+    /// `now` (unix seconds). `elsewhere`: the peer has another issuer's certificate.
     ///
     /// # Errors
     /// The database fails, or `issue` does, and nothing is remembered.
@@ -182,7 +188,7 @@ impl IssuerDb {
         &self,
         peer: &PeerId,
         now: u64,
-        taken_until: Option<u64>,
+        elsewhere: Option<&Elsewhere>,
         still_good: impl FnOnce(&[u8]) -> Result<bool, E>,
         issue: impl FnOnce() -> Result<Issued, E>,
     ) -> Result<Vec<u8>, E> {
@@ -205,8 +211,8 @@ impl IssuerDb {
                 params![peer.to_bytes(), issued.chain],
             )
             .map_err(Error::Failed)?;
-        if let Some(until) = taken_until {
-            insert_taken(&transaction, peer, until, now)?;
+        if let Some(elsewhere) = elsewhere {
+            elsewhere::insert(&transaction, peer, elsewhere, now)?;
         }
         insert_issued(&transaction, &issued.row, now)?;
         transaction.commit().map_err(Error::Failed)?;
@@ -223,19 +229,20 @@ impl IssuerDb {
             [peer.to_bytes()],
             |row| row.get(0),
         )?;
-        Ok(newest.and_then(|newest| u64::try_from(newest).ok()))
+        Ok(newest.map(unix))
     }
 
-    /// Until when a certificate of the mesh key counts for `peer`, which a delegate renewed since, unix seconds.
+    /// Until when a certificate that was issued here counts for `peer`, leeway included, unix seconds.
     ///
     /// # Errors
     /// The database fails.
-    pub fn taken_until(&self, peer: &PeerId) -> Result<Option<u64>, Error> {
-        let until: Option<i64> = self
-            .connection()
-            .query_row("SELECT until FROM taken WHERE peer = ?1", [peer.to_bytes()], |row| row.get(0))
-            .optional()?;
-        Ok(until.and_then(|until| u64::try_from(until).ok()))
+    pub fn counts_until(&self, peer: &PeerId) -> Result<Option<u64>, Error> {
+        let end: Option<i64> = self.connection().query_row(
+            "SELECT max(not_after) FROM issued WHERE peer = ?1",
+            [peer.to_bytes()],
+            |row| row.get(0),
+        )?;
+        Ok(end.map(|end| unix(end).saturating_add(certificate::LEEWAY_S)))
     }
 
     /// Ends an invitation early. Returns whether it was there.
@@ -263,8 +270,7 @@ impl IssuerDb {
             let (peer, issued_at, not_after, roles, name) = row?;
             // Rows of peer ids that a later version cannot read are no reason to list nothing.
             let Ok(peer) = PeerId::from_bytes(&peer) else { continue };
-            let time = |value: i64| u64::try_from(value).unwrap_or(0);
-            issued.push(IssuedRow { peer, issued_at: time(issued_at), not_after: time(not_after), roles, name });
+            issued.push(IssuedRow { peer, issued_at: unix(issued_at), not_after: unix(not_after), roles, name });
         }
         Ok(issued)
     }
@@ -296,18 +302,11 @@ fn insert_issued(connection: &Connection, row: &IssuedRow, now: u64) -> Result<(
     Ok(())
 }
 
-/// Remembers how long a member's certificate of the mesh key counts, and forgets those that count no more.
-fn insert_taken(connection: &Connection, peer: &PeerId, until: u64, now: u64) -> Result<(), Error> {
-    connection.execute("DELETE FROM taken WHERE until < ?1", [seconds(now)])?;
-    connection.execute(
-        "INSERT INTO taken (peer, until) VALUES (?1, ?2)
-         ON CONFLICT (peer) DO UPDATE SET until = max(until, excluded.until)",
-        params![peer.to_bytes(), seconds(until)],
-    )?;
-    Ok(())
-}
-
 /// SQLite's integers are signed.
 fn seconds(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+fn unix(value: i64) -> u64 {
+    u64::try_from(value).unwrap_or(0)
 }

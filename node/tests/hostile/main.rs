@@ -12,6 +12,7 @@ mod harness;
 mod light;
 
 mod certificates;
+mod delegates;
 mod invitations;
 mod members;
 mod raw;

@@ -168,6 +168,70 @@ async fn a_revoked_delegate_takes_its_branch_along_and_is_told_why() {
     }
 }
 
+/// A member of the mesh key that redeems a delegate's invitation as well, while it runs.
+async fn who_changes_hands_is_not_half_revoked_in_silence(listen: &str) {
+    let mesh = Mesh::new(&[listen]).await;
+    let first = &mesh.first;
+    let agent = &[Role::Agent];
+    let (one, two) =
+        (mesh.member_on(agent, &[listen], &[first]).await, mesh.member_on(agent, &[listen], &[first]).await);
+    for delegate in [&one, &two] {
+        let_issue(&mesh, delegate, DelegationOptions::default()).await;
+    }
+    let by_key = mesh.member_on(agent, &[listen], &[first, &one]).await;
+    until("met", SOON, || one.handle.members().get(&by_key.peer()).is_some()).await;
+    let rejoin = async |member: Member, at: &Member| {
+        let token = at.handle.invite(at.handle.default_invitation().unwrap()).await.unwrap();
+        let home = member.stop().await.unwrap();
+        let state = StateDir::open(home.path()).unwrap();
+        let (chain, _) = join::join(&token, &state.identity().unwrap(), None).await.unwrap();
+        state.store_chain(&chain).unwrap();
+        let to = [first.addresses(), at.addresses()].concat();
+        let member = Member::start(state, roles(agent), &[listen], &to, Some(home)).await;
+        until("back", SOON, || is_connected(first, &member) && is_connected(at, &member)).await;
+        member
+    };
+    let by_key = rejoin(by_key, &one).await;
+    assert!(in_branch_of(&by_key, one.peer()));
+    let refused = one.handle.revoke(by_key.peer()).await;
+    let told = matches!(refused, Err(ManageError::Issuer(issuer::Error::AdmittedByMeshKey { .. })));
+    assert!(told && is_connected(first, &by_key), "{refused:?}");
+
+    let token = one.handle.invite(one.handle.default_invitation().unwrap()).await.unwrap();
+    let (home, state) = join_with(&token).await.unwrap();
+    let to = [first, &one, &two].map(Member::addresses).concat();
+    let of_one = Member::start(state, roles(agent), &[listen], &to, Some(home)).await;
+    until("met", SOON, || two.handle.members().get(&of_one.peer()).is_some()).await;
+    let of_two = rejoin(of_one, &two).await;
+    until("seen", SOON, || one.handle.members().get(&of_two.peer()).is_some()).await;
+    let refused = two.handle.revoke(of_two.peer()).await;
+    let told = matches!(refused, Err(ManageError::Issuer(issuer::Error::AdmittedByAnother { ref by, .. })) if **by == one.peer());
+    assert!(told, "{refused:?}");
+    until("known with its new certificate", SOON, || {
+        one.handle
+            .members()
+            .get(&of_two.peer())
+            .is_some_and(|known| known.issuer == of_two.handle.members().own().issuer)
+    })
+    .await;
+    let half = one.handle.revoke(of_two.peer()).await;
+    assert!(matches!(half, Err(ManageError::StillMember { .. })), "{half:?}");
+    assert!(half.unwrap_err().to_string().contains(&two.peer().to_string()));
+    until("the other knows", SOON, || !two.handle.members().revocations().is_empty()).await;
+    two.handle.revoke(of_two.peer()).await.unwrap();
+    until("out", SOON, || !is_connected(first, &of_two)).await;
+}
+
+#[tokio::test]
+async fn who_changes_hands_is_not_half_revoked_in_silence_over_tcp() {
+    who_changes_hands_is_not_half_revoked_in_silence(TCP).await;
+}
+
+#[tokio::test]
+async fn who_changes_hands_is_not_half_revoked_in_silence_over_quic() {
+    who_changes_hands_is_not_half_revoked_in_silence(QUIC).await;
+}
+
 /// The mesh key's holder comes back, and ends the delegation before anybody listens to its gossip.
 async fn a_delegate_that_stays_connected_hears_of_its_end_without_gossip(listen: &str) {
     let mesh = Mesh::new(&[listen]).await;
@@ -214,7 +278,7 @@ async fn the_mesh_key_renews_in_the_name_of_a_delegate_that_is_away() {
     let agent_state = StateDir::open(agent_home.path()).unwrap();
     let joiner = agent_state.identity().unwrap().public().to_peer_id();
     let none = dunlin_protocol::revocation::RevocationList::default();
-    let chain = issuer.redeem(joiner, &token.request(joiner, None).unwrap(), &none, old).unwrap();
+    let chain = issuer.redeem(joiner, &token.request(joiner, None).unwrap(), None, &none, old).unwrap();
     agent_state.store_chain(&chain).unwrap();
     let agent = roles(&[Role::Agent]);
     let member = Member::start(agent_state, agent, &[TCP], &mesh.first.addresses(), Some(agent_home)).await;

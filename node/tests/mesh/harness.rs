@@ -103,7 +103,7 @@ impl Mesh {
         let mut rng = rand::make_rng::<rand::rngs::StdRng>();
         let token = self.issuer.invite(&options, Vec::new(), now, &mut rng).unwrap();
         let request = token.request(peer, None).unwrap();
-        let chain = self.issuer.redeem(peer, &request, &RevocationList::default(), now).unwrap();
+        let chain = self.issuer.redeem(peer, &request, None, &RevocationList::default(), now).unwrap();
         state.store_chain(&chain).unwrap();
         (home, state)
     }
@@ -115,7 +115,7 @@ impl Mesh {
         let mut rng = rand::make_rng::<rand::rngs::StdRng>();
         let token = self.issuer.invite(&options, Vec::new(), clock::unix_s(), &mut rng).unwrap();
         let request = token.request(peer, None).unwrap();
-        let chain = self.issuer.redeem(peer, &request, &RevocationList::default(), clock::unix_s()).unwrap();
+        let chain = self.issuer.redeem(peer, &request, None, &RevocationList::default(), clock::unix_s()).unwrap();
         Members::new(chain, self.issuer.mesh(), RevocationList::default(), clock::unix_s()).unwrap()
     }
 

@@ -99,6 +99,38 @@ async fn the_list_is_sent_to_those_only_who_have_another_one() {
     assert_eq!(ask(Some(&tag)).await, (http::StatusCode::NOT_MODIFIED, tag.clone(), 0));
 }
 
+/// A place where somebody answers, and not as a member: dialled again and again.
+async fn dials_of(listener: &tokio::net::TcpListener, within: Duration) -> usize {
+    let mut dials = 0;
+    let count = async {
+        loop {
+            drop(listener.accept().await.unwrap());
+            dials += 1;
+        }
+    };
+    let _ = tokio::time::timeout(within, count).await;
+    dials
+}
+
+#[tokio::test]
+async fn a_revoked_member_dials_nobody() {
+    let mesh = Mesh::new(&[TCP]).await;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let agent = roles(&[Role::Agent]);
+    let (home, state) = mesh.invite(agent, dunlin_protocol::pattern::Models::Any);
+    let to = [mesh.first.addresses(), vec![format!("/ip4/127.0.0.1/tcp/{port}").parse().unwrap()]].concat();
+    let member = Member::start(state, agent, &[TCP], &to, Some(home)).await;
+    until("connected", SOON, || is_connected(&mesh.first, &member)).await;
+    assert!(dials_of(&listener, Duration::from_millis(2500)).await >= 2);
+    let now = clock::unix_s();
+    member.handle.members().revoke(mesh.issuer.revoke(member.peer(), now, now).unwrap()).unwrap();
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    assert_eq!(dials_of(&listener, Duration::from_secs(9)).await, 0, "the next ones would be after 4 and 8 s");
+    let other = mesh.member(&[Role::Proxy], &[]).await;
+    assert_eq!(member.handle.connect(other.peer()).await, Err(dunlin_node::ConnectError::Revoked));
+}
+
 #[tokio::test]
 async fn a_connection_ends_with_the_rights_however_they_ended() {
     let mesh = Mesh::new(&[TCP]).await;

@@ -111,10 +111,100 @@ fn a_delegate_crowds_out_no_other_and_the_order_does_not_matter() {
             backward.add(revocation, signer, signed);
         }
         let quiet = Signer::Delegate(key(quiet).public().to_peer_id());
-        assert_eq!(forward.entries.keys().filter(|(signer, _)| *signer == quiet).count(), 9);
+        assert_eq!(forward.entries.keys().filter(|(signer, ..)| *signer == quiet).count(), 9);
         assert_eq!(forward.len(), limits::DELEGATED_REVOCATIONS);
         assert!(forward.entries.keys().eq(backward.entries.keys()));
     }
+}
+
+fn under(delegation: &Delegation, target: Target, before: u64) -> SignedRevocation {
+    let right = Signed::sign(delegation, &key(1)).unwrap();
+    SignedRevocation::by_delegate(&revocation(target, before), right, &key(2)).unwrap()
+}
+
+#[test]
+fn a_delegates_entries_go_once_nothing_is_left_that_they_could_end() {
+    let entries = [by_mesh(member(3), NOW), by_delegate(member(4), NOW)];
+    let (mut list, last) = (list(&entries), delegation().not_after + KEPT_AFTER_DELEGATION_S);
+    let full = list.version();
+    // A certificate that ends with the delegation counts up to the leeway, and up to another for a clock that is behind.
+    list.expire(last);
+    assert_eq!((list.len(), list.version()), (2, full));
+    list.expire(last + 1);
+    assert_eq!((list.len(), list.revoked_before(&key(3).public().to_peer_id(), None)), (1, NOW));
+    assert_ne!(list.version(), full);
+    // Whoever has it still does not bring it back.
+    let (gone, without) = (entries[1].clone(), list.version());
+    assert_eq!(list.insert(gone.clone(), &mesh(1)), Ok(Merged::Known));
+    assert_eq!(list.merge(vec![gone.clone()], &mesh(1)), (vec![], 0));
+    assert_eq!((list.len(), list.version()), (1, without));
+    // A clock that was wrong, and was set.
+    list.expire(NOW);
+    assert!(matches!(list.insert(gone, &mesh(1)), Ok(Merged::New(_))));
+    assert_eq!(list.version(), full);
+}
+
+/// The clock of a delegate may have been ahead when it said the first.
+#[test]
+fn what_goes_with_a_delegation_leaves_what_was_said_under_the_next_one() {
+    let second = Delegation { issued_at: NOW, not_after: NOW + 90 * 24 * 60 * 60, ..delegation() };
+    let entries = [under(&delegation(), member(3), NOW + 20), under(&second, member(3), NOW + 10)];
+    let issuer = Issuer::Delegate { peer: second.issuer, delegated_at: second.issued_at };
+    let peer = key(3).public().to_peer_id();
+    for mut list in [list(&entries), list(&[entries[1].clone(), entries[0].clone()])] {
+        assert!(list.revokes_certificate(&peer, &issuer, NOW + 15));
+        list.expire(delegation().not_after + KEPT_AFTER_DELEGATION_S + 1);
+        assert!(list.revokes_certificate(&peer, &issuer, NOW + 9));
+        assert!(!list.revokes_certificate(&peer, &issuer, NOW + 15));
+    }
+}
+
+#[test]
+fn a_delegates_entries_go_with_its_right() {
+    for end in [Target::Delegate, Target::Member] {
+        let end = by_mesh(end(key(2).public().to_peer_id()), NOW);
+        let said = [by_delegate(member(3), NOW), by_delegate(member(4), NOW)];
+        let before = list(&[&said[..], std::slice::from_ref(&end)].concat());
+        let after = list(&[std::slice::from_ref(&end), &said[..]].concat());
+        assert_eq!((before.len(), before.version()), (1, after.version()));
+        assert!(before.revokes(&membership_of_delegate()), "as all of its branch");
+        let again = Delegation { issued_at: NOW, ..delegation() };
+        assert_eq!(list(&[end, under(&again, member(3), NOW)]).len(), 2);
+    }
+}
+
+#[test]
+fn an_own_revocation_displaces_none_of_ones_own() {
+    let fill = |list: &mut RevocationList, signer: u8, count: usize| {
+        for n in 0..count {
+            let mut seed = [signer; 32];
+            seed[..8].copy_from_slice(&n.to_le_bytes());
+            let peer = libp2p_identity::Keypair::ed25519_from_bytes(seed).unwrap().public().to_peer_id();
+            let signer = Signer::Delegate(key(signer).public().to_peer_id());
+            list.add(revocation(Target::Member(peer), NOW), signer, by_mesh(member(3), NOW));
+        }
+        list.version = list.content_version();
+    };
+    let mut own = RevocationList::default();
+    fill(&mut own, 2, limits::DELEGATED_REVOCATIONS);
+    let version = own.version();
+    for n in 10..30 {
+        assert_eq!(own.insert_own(by_delegate(member(n), NOW), &mesh(1)), Ok(Merged::Full));
+    }
+    assert_eq!((own.len(), own.version(), own.displaced()), (limits::DELEGATED_REVOCATIONS, version, 0));
+    // As from others: one of them goes, whichever is last.
+    own.insert(by_delegate(member(10), NOW), &mesh(1)).unwrap();
+    assert_eq!(own.displaced(), 1);
+    // Another delegate that has more makes room.
+    let mut shared = RevocationList::default();
+    fill(&mut shared, 2, 9);
+    fill(&mut shared, 4, limits::DELEGATED_REVOCATIONS - 9);
+    assert!(matches!(shared.insert_own(by_delegate(member(10), NOW), &mesh(1)), Ok(Merged::New(_))));
+    assert_eq!(shared.entries.keys().filter(|key| key.0 == Signer::Delegate(key2())).count(), 10);
+}
+
+fn key2() -> PeerId {
+    key(2).public().to_peer_id()
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Who was let issue.
 
 use super::{Error, IssuerDb};
-use dunlin_protocol::{codec, delegation::Delegation, limits};
+use dunlin_protocol::{codec, delegation::Delegation, limits, revocation::KEPT_AFTER_DELEGATION_S};
 use rusqlite::params;
 
 /// Delegations in one listing.
@@ -17,11 +17,13 @@ pub struct DelegationRow {
 }
 
 impl IssuerDb {
-    /// Remembers a delegation in place of an earlier one of the same peer.
+    /// Remembers a delegation in place of an earlier one of the same peer, and forgets those that ended so long before `now`
+    /// (unix seconds) that nothing under them counts any more.
     ///
     /// # Errors
     /// The database fails.
-    pub fn add_delegation(&self, row: &DelegationRow) -> Result<(), Error> {
+    pub fn add_delegation(&self, row: &DelegationRow, now: u64) -> Result<(), Error> {
+        self.forget_delegations(now)?;
         // It was signed within this limit.
         let terms = codec::encode(&row.terms, limits::DELEGATION_BYTES).unwrap_or_default();
         self.connection().execute(
@@ -31,7 +33,16 @@ impl IssuerDb {
         Ok(())
     }
 
-    /// The newest delegation of each peer, also those that have ended.
+    fn forget_delegations(&self, now: u64) -> Result<(), Error> {
+        let ended = |row: &DelegationRow| now > row.terms.not_after.saturating_add(KEPT_AFTER_DELEGATION_S);
+        for row in self.delegations()?.into_iter().filter(ended) {
+            let peer = row.terms.issuer.to_bytes();
+            self.connection().execute("DELETE FROM delegations WHERE peer = ?1", [peer])?;
+        }
+        Ok(())
+    }
+
+    /// The newest delegation of each peer, also those that have ended lately.
     ///
     /// # Errors
     /// The database fails.

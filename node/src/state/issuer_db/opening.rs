@@ -28,7 +28,9 @@ const SCHEMA: &str = "
 ";
 
 /// Came later than the rest: databases made without it get it when they are opened.
-const TAKEN: &str = "CREATE TABLE IF NOT EXISTS taken (peer BLOB PRIMARY KEY, until INTEGER NOT NULL) STRICT";
+const ELSEWHERE: &str = "CREATE TABLE IF NOT EXISTS elsewhere (
+    peer BLOB NOT NULL, issuer BLOB NOT NULL, delegated_at INTEGER NOT NULL, issued_at INTEGER NOT NULL,
+    until INTEGER NOT NULL, PRIMARY KEY (peer, issuer)) STRICT";
 
 /// Whose database it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,7 +72,7 @@ impl IssuerDb {
         })?;
         // FULL: a use that was answered stays counted, even when the power fails.
         connection.pragma_update(None, "synchronous", "FULL")?;
-        connection.execute_batch(TAKEN)?;
+        connection.execute_batch(ELSEWHERE)?;
         Ok(Self(Mutex::new(connection)))
     }
 }
