@@ -14,7 +14,11 @@ use dunlin_protocol::{
     pattern::Pattern,
 };
 use libp2p::Multiaddr;
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 use values::{duration, look_interval, multiaddr, role, seconds, socket_address, worker_threads};
 
 const EXAMPLES: &str = "\
@@ -55,17 +59,11 @@ pub(crate) struct TopArgs {
 }
 
 /// What every process that goes on takes.
-#[derive(ClapArgs)]
+#[derive(ClapArgs, Default)]
 pub(crate) struct ThreadArgs {
-    /// Threads of the process
-    #[arg(long, env = "DUNLIN_WORKER_THREADS", default_value_t = 1, value_parser = worker_threads, hide_short_help = true)]
-    pub(crate) worker_threads: usize,
-}
-
-impl Default for ThreadArgs {
-    fn default() -> Self {
-        Self { worker_threads: 1 }
-    }
+    /// Threads of the process [default: 1]
+    #[arg(long, env = "DUNLIN_WORKER_THREADS", value_parser = worker_threads, hide_short_help = true)]
+    pub(crate) worker_threads: Option<usize>,
 }
 
 /// For a person or for a program.
@@ -185,16 +183,17 @@ Examples:
 }
 
 impl Command {
-    /// Of a command that goes on until it is told to stop: its threads.
-    pub(crate) fn service(&self) -> Option<&ThreadArgs> {
-        match self {
-            Self::Up(args) => Some(&args.node.threads),
-            Self::Agent(args) => Some(&args.node.threads),
-            Self::Proxy(args) => Some(&args.node.threads),
-            Self::Relay(args) => Some(&args.node.threads),
-            Self::DemoEngine(args) => Some(&args.threads),
-            _ => None,
-        }
+    /// Of a command that goes on until it is told to stop: its threads, and its configuration file.
+    pub(crate) fn service(&self) -> Option<(&ThreadArgs, Option<&Path>)> {
+        let node = match self {
+            Self::Up(args) => &args.node,
+            Self::Agent(args) => &args.node,
+            Self::Proxy(args) => &args.node,
+            Self::Relay(args) => &args.node,
+            Self::DemoEngine(args) => return Some((&args.threads, None)),
+            _ => return None,
+        };
+        Some((&node.threads, node.config.as_deref()))
     }
 }
 

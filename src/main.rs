@@ -11,6 +11,9 @@ mod settings;
 mod signals;
 mod sse;
 
+#[cfg(test)]
+mod documented;
+
 use clap::{CommandFactory, Parser};
 use clap_complete::CompleteEnv;
 use std::process::ExitCode;
@@ -26,10 +29,8 @@ fn main() -> ExitCode {
     let args = args::Args::parse();
     let service = args.command.service();
     let started = logging::start(service.is_some()).map_err(anyhow::Error::from);
-    match started
-        .and_then(|()| runtime(service.map_or(1, |service| service.worker_threads)))
-        .and_then(|runtime| runtime.block_on(commands::run(args)))
-    {
+    let threads = || service.map_or(Ok(1), |(threads, config)| settings::worker_threads(threads, config));
+    match started.and_then(|()| runtime(threads()?)).and_then(|runtime| runtime.block_on(commands::run(args))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => exit::report(&error),
     }

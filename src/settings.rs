@@ -2,10 +2,12 @@
 //! all checked here, once. Nothing else reads the file.
 
 mod engines;
+#[cfg(test)]
+mod keys;
 
 pub(crate) use engines::{EngineSettings, EngineSource, catalogue, discover, engines, metrics_http};
 
-use crate::args::{EndpointArgs, NodeArgs, values};
+use crate::args::{EndpointArgs, NodeArgs, ThreadArgs, values};
 use crate::exit::Failure;
 use anyhow::{Context, Result, bail};
 use dunlin_protocol::id::Name;
@@ -38,6 +40,7 @@ pub(crate) struct File {
     #[serde(deserialize_with = "multiaddrs")]
     peers: Option<Vec<Multiaddr>>,
     mdns: Option<bool>,
+    worker_threads: Option<usize>,
     #[serde(deserialize_with = "socket_address")]
     metrics_http: Option<SocketAddr>,
     endpoint: EndpointFile,
@@ -85,6 +88,18 @@ fn read_bounded(path: &Path) -> Result<String> {
         bail!("it has {size} bytes; at most {FILE_BYTES} are read");
     }
     Ok(std::fs::read_to_string(path)?)
+}
+
+/// Threads of a process that goes on. Asked before anything runs, so that the file is read once more for it.
+pub(crate) fn worker_threads(args: &ThreadArgs, config: Option<&Path>) -> Result<usize> {
+    if let Some(threads) = args.worker_threads {
+        return Ok(threads);
+    }
+    match File::read(config)?.worker_threads {
+        None => Ok(1),
+        Some(threads @ 1..=values::WORKER_THREADS) => Ok(threads),
+        Some(threads) => bail!("worker_threads is {threads}; give a number from 1 to {}", values::WORKER_THREADS),
+    }
 }
 
 /// What every node is started with.
@@ -225,6 +240,24 @@ mod tests {
         assert_eq!(node.listen, default_listen(true), "the example shows the default");
         assert_eq!(EndpointSettings::resolve(&EndpointArgs::default(), &file).unwrap().http.port(), HTTP_PORT);
         assert_eq!(engines(&EngineArgs::default(), file).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn threads_are_those_of_the_flag_then_of_the_file() {
+        let path = std::env::temp_dir().join(format!("dunlin-threads-{}.toml", std::process::id()));
+        let of = |flag: Option<usize>, text: &str| {
+            std::fs::write(&path, text).unwrap();
+            worker_threads(&ThreadArgs { worker_threads: flag }, Some(&path))
+        };
+        let told = [
+            of(None, "").unwrap(),
+            of(None, "worker_threads = 3\n").unwrap(),
+            of(Some(2), "worker_threads = 3\n").unwrap(),
+        ];
+        let refused = of(None, "worker_threads = 0\n").unwrap_err().to_string();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(told, [1, 3, 2]);
+        assert!(refused.contains("from 1 to 256"), "{refused}");
     }
 
     #[test]

@@ -5,10 +5,13 @@ use dunlin_protocol::id::Role;
 use libp2p::Multiaddr;
 use std::{net::SocketAddr, time::Duration};
 
+/// Threads of a process at most.
+pub(crate) const WORKER_THREADS: usize = 256;
+
 pub(super) fn worker_threads(text: &str) -> Result<usize, String> {
     match text.parse() {
-        Ok(threads @ 1..=256) => Ok(threads),
-        _ => Err("a number from 1 to 256".to_owned()),
+        Ok(threads @ 1..=WORKER_THREADS) => Ok(threads),
+        _ => Err(format!("a number from 1 to {WORKER_THREADS}")),
     }
 }
 

@@ -17,6 +17,7 @@ mod load;
 #[cfg(target_os = "linux")]
 mod many;
 mod mesh;
+mod metrics;
 #[cfg(target_os = "linux")]
 mod net;
 mod sdk;
