@@ -4,6 +4,9 @@
 //! processor time is measured, the agents' beside it in the same process. Each agent's load changes all the time, so that
 //! it reports as often as it may. The age of a report counts from its making to the moment at which somebody looks at the
 //! proxy's directory. Prints Markdown.
+//!
+//! The agents listen nowhere, as behind a firewall: each is connected with the proxy alone. Two hundred nodes that were
+//! connected with each other would want more than a small machine has.
 #![allow(missing_docs, unreachable_pub, clippy::print_stdout)]
 #![allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
 
@@ -135,7 +138,10 @@ fn certify(issuer: &Issuer, state: &StateDir) -> Result<()> {
 
 fn config(state: StateDir, role: Role) -> Result<Config> {
     let mut config = Config::new(state, Roles::from_iter([role]));
-    config.listen = vec!["/ip4/127.0.0.1/tcp/0".parse()?];
+    config.listen = match role {
+        Role::Proxy => vec!["/ip4/127.0.0.1/tcp/0".parse()?],
+        _ => Vec::new(),
+    };
     Ok(config)
 }
 

@@ -24,8 +24,8 @@ use rand::{Rng, seq::SliceRandom};
 use std::time::{Duration, Instant};
 
 /// Candidates whose expected times differ by less than this factor are as good as equal: of those on the most preferred
-/// hardware the one with the fewest of our own requests is taken, else any, so that many proxies with the same reports
-/// don't all take the same replica.
+/// hardware the one that holds most of the prompt is taken, to the quarter, then the one with the fewest of our own
+/// requests, else any, so that many proxies with the same reports don't all take the same replica.
 const NEAR_EQUAL: f64 = 1.15;
 /// So much shorter than that of the best free replica must the expected time at a full one be, for the request to wait
 /// for that.
@@ -368,12 +368,16 @@ fn take_turns(view: &mut [Assessment], turn: u64) {
     group.rotate_left(usize::try_from(turn % len).unwrap_or(0));
 }
 
-/// Puts the one of the leaders on the most preferred hardware in front; of several, the one that has the fewest of our own
-/// requests; of equals, the first by chance.
+/// Puts the one of the leaders on the most preferred hardware in front; of several, the one that holds most of the prompt:
+/// a short one's cache saves less than the near-equal differ by, and work all the same; of several, the one that has the
+/// fewest of our own requests; of equals, the first by chance.
 fn mix_near_equals(view: &mut [Assessment]) {
     let group = leading(view, |a, b| a.order() == b.order() && b.cost <= a.cost * NEAR_EQUAL);
     let share = |one: &Assessment| f64::from(one.own_in_flight) / f64::from(one.slots);
-    let by_preference = |a: &Assessment, b: &Assessment| a.flavor.cmp(&b.flavor).then(share(a).total_cmp(&share(b)));
+    let by_preference = |a: &Assessment, b: &Assessment| {
+        let hardware = a.flavor.cmp(&b.flavor);
+        hardware.then(b.held_quarters.cmp(&a.held_quarters)).then(share(a).total_cmp(&share(b)))
+    };
     if let Some(chosen) = (0..group.len()).min_by(|&a, &b| by_preference(&group[a], &group[b])) {
         group[..=chosen].rotate_right(1);
     }

@@ -56,7 +56,10 @@ pub(super) async fn engine(State(service): State<Arc<Service>>, request: Request
 /// The load of a replica as a header's value.
 pub(super) fn load_header(service: &Service, replica: &Replica) -> Option<HeaderValue> {
     let header = service.load(replica)?.to_header().ok()?;
-    HeaderValue::try_from(header).ok()
+    let mut value = HeaderValue::try_from(header).ok()?;
+    // Never the same twice: in HPACK's table it would only push out, within twenty answers, what is said again.
+    value.set_sensitive(true);
+    Some(value)
 }
 
 fn addressed(service: &Service, headers: &HeaderMap) -> Result<Arc<Replica>, Refusal> {

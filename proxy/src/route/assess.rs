@@ -76,6 +76,8 @@ pub(super) struct Assessment {
     pub(super) new_kib: f64,
     /// Whether that is a guess about what other proxies did.
     pub(super) guess: bool,
+    /// Quarters of this request's prompt that it holds, by what this proxy knows: 0 to 4.
+    pub(super) held_quarters: u8,
     pub(super) held: Held,
     pub(super) rtt: Option<Duration>,
     /// What its engine must load first.
@@ -145,6 +147,8 @@ fn assess_one(candidate: &Candidate, ask: &Ask<'_>, now: Instant) -> Option<Asse
         ahead_kib: own.unstarted_kib.saturating_add(others_kib),
         new_kib: (ask.kib - own.cached_kib - own.home_kib).max(0.0),
         guess: own.home_kib >= GUESS_KIB,
+        // A prompt of nothing is held by nobody.
+        held_quarters: (4.0 * own.cached_kib / ask.kib.max(f64::MIN_POSITIVE)).min(4.0) as u8,
         held: own.held,
         rtt: candidate.rtt,
         loads: if loaded { Loads::Never } else { candidate.loads },

@@ -118,6 +118,27 @@ fn of_near_equals_the_better_flavor_is_taken_and_a_busier_one_is_not() {
     }
 }
 
+/// Short prompts are prefilled so soon that their cache makes no difference of 15 %.
+#[test]
+fn of_near_equals_the_one_that_holds_the_prompt_is_taken() {
+    let now = Instant::now();
+    let with = |n, cached_kib, in_flight| {
+        let mut one = candidate(n);
+        let speed = Speed { first_token_us: Some(20e3), per_kib_us: Some(5e3), decode_us: Some(500e3) };
+        one.load = Some(Load { speed, ..load(now, in_flight) });
+        let reported = Reported { in_flight, ..Reported::default() };
+        one.own = Own { in_flight, reported, cached_kib, ..Own::default() };
+        one
+    };
+    let ask = Ask { kib: 0.5, ..ask() };
+    for seed in 0..20 {
+        let best = |pool: &[Candidate]| first(pool, &ask, now, seed).replica;
+        assert_eq!(best(&[with(1, 0.0, 0), with(2, 0.4, 1)]), replica(2));
+        assert_eq!(best(&[with(1, 0.3, 0), with(2, 0.35, 1)]), replica(1), "hardly more");
+        assert_eq!(best(&[with(1, 0.0, 0), with(2, 0.5, 3)]), replica(1), "never the slower one");
+    }
+}
+
 /// C1: it stopped reporting while idle. Its last words must not win every pick.
 #[test]
 fn a_replica_last_seen_idle_does_not_win_for_ever() {
