@@ -6,7 +6,10 @@ use http::{HeaderMap, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper_util::{
-    client::legacy::{self, connect::HttpConnector},
+    client::legacy::{
+        self,
+        connect::{HttpConnector, capture_connection},
+    },
     rt::{TokioExecutor, TokioTimer},
 };
 use std::time::Duration;
@@ -25,6 +28,14 @@ const HEADERS: usize = 100;
 /// Bytes that the kernel may hold of what an engine sent. Left to itself it takes up to 6 MB for each answer that nobody
 /// reads; a quarter of one is enough for an engine on the same network.
 const RECEIVE: usize = 256 << 10;
+
+/// Whether the engine closes the connection behind this answer though it says that it keeps it: `llama-server` (b10068)
+/// does so after each stream. The next request on that connection would be lost if it came before the end was seen.
+fn closes_afterwards(headers: &HeaderMap) -> bool {
+    let starts_with =
+        |name, start: &str| headers.get(name).is_some_and(|value| value.as_bytes().starts_with(start.as_bytes()));
+    starts_with(header::SERVER, "llama.cpp") && starts_with(header::CONTENT_TYPE, "text/event-stream")
+}
 
 /// Why an engine did not answer.
 #[derive(Debug, thiserror::Error)]
@@ -119,8 +130,15 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::Connect`], [`Error::Lost`].
-    pub async fn send(&self, request: Request<axum::body::Body>) -> Result<Response<Incoming>, Error> {
-        Ok(self.inner.request(request).await?)
+    pub async fn send(&self, mut request: Request<axum::body::Body>) -> Result<Response<Incoming>, Error> {
+        let used = capture_connection(&mut request);
+        let answer = self.inner.request(request).await?;
+        if closes_afterwards(answer.headers())
+            && let Some(connection) = used.connection_metadata().as_ref()
+        {
+            connection.poison();
+        }
+        Ok(answer)
     }
 
     /// `GET path`, read whole: at most `limit` bytes within `deadline`.
@@ -182,5 +200,48 @@ impl Client {
             Ok(Answer { status: head.status, headers: head.headers, body: body.to_bytes() })
         };
         tokio::time::timeout(deadline, exchange).await.unwrap_or(Err(Error::Deadline(deadline)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+    };
+
+    /// Answers the first request of each connection as `server` and closes at the second.
+    async fn serve(server: &'static str) -> EngineUrl {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        tokio::spawn(async move {
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                tokio::spawn(async move {
+                    let mut request = [0; 4096];
+                    assert!(stream.read(&mut request).await.unwrap() > 0);
+                    let answer = format!(
+                        "HTTP/1.1 200 OK\r\nKeep-Alive: timeout=5, max=100\r\nServer: {server}\r\n\
+                         Content-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n: a\n\n\r\n0\r\n\r\n"
+                    );
+                    stream.write_all(answer.as_bytes()).await.unwrap();
+                    let _ = stream.read(&mut request).await;
+                });
+            }
+        });
+        EngineUrl::loopback(port).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_llama_cpp_will_close_is_not_used_again() {
+        let ask_twice = async |server| {
+            let (client, engine) = (Client::new(), serve(server).await);
+            let ask = || client.get(&engine, "/", Duration::from_secs(2), 1024);
+            (ask().await.is_ok(), ask().await.is_ok())
+        };
+        assert_eq!(ask_twice("llama.cpp").await, (true, true));
+        // Others keep what they say that they keep: the stand-in's trick shows that the connection is used again.
+        assert_eq!(ask_twice("another").await, (true, false));
     }
 }
