@@ -356,6 +356,9 @@ pub(crate) struct EndpointArgs {
     /// Longest wait for a replica's first byte before another is asked, seconds [default: 120]
     #[arg(long, env = "DUNLIN_FIRST_BYTE_TIMEOUT", value_name = "SECONDS", value_parser = seconds)]
     pub(crate) first_byte_timeout: Option<Duration>,
+    /// Longest silence in the middle of a stream before its replica counts as lost, seconds [default: 30]
+    #[arg(long, env = "DUNLIN_INTER_TOKEN_TIMEOUT", value_name = "SECONDS", value_parser = seconds)]
+    pub(crate) inter_token_timeout: Option<Duration>,
 }
 
 #[derive(ClapArgs)]

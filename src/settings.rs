@@ -25,6 +25,8 @@ pub(crate) const MESH_PORT: u16 = 4480;
 /// The endpoint's port.
 pub(crate) const HTTP_PORT: u16 = 8480;
 pub(crate) const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(120);
+/// Longest silence in the middle of a stream.
+pub(crate) const INTER_TOKEN_TIMEOUT: Duration = Duration::from_secs(30);
 /// A file larger than this is not a configuration.
 const FILE_BYTES: u64 = 1 << 20;
 
@@ -56,6 +58,7 @@ struct EndpointFile {
     http: Option<SocketAddr>,
     auth: Option<bool>,
     first_byte_timeout_seconds: Option<f64>,
+    inter_token_timeout_seconds: Option<f64>,
 }
 
 /// Addresses as the flags take them, with the same words about wrong ones.
@@ -174,19 +177,23 @@ pub(crate) struct EndpointSettings {
     pub(crate) http: SocketAddr,
     pub(crate) no_auth: bool,
     pub(crate) first_byte_timeout: Duration,
+    pub(crate) inter_token_timeout: Duration,
 }
 
 impl EndpointSettings {
     pub(crate) fn resolve(args: &EndpointArgs, file: &File) -> Result<Self> {
-        let of_file = match file.endpoint.first_byte_timeout_seconds {
-            Some(value) if value > 0.0 && value <= 86_400.0 => Some(Duration::from_secs_f64(value)),
-            Some(value) => bail!("endpoint.first_byte_timeout_seconds is {value}; give a number from 0 to 86400"),
-            None => None,
+        let seconds = |name: &str, value: Option<f64>| match value {
+            Some(value) if value > 0.0 && value <= 86_400.0 => Ok(Some(Duration::from_secs_f64(value))),
+            Some(value) => bail!("endpoint.{name} is {value}; give a number from 0 to 86400"),
+            None => Ok(None),
         };
+        let first_byte = seconds("first_byte_timeout_seconds", file.endpoint.first_byte_timeout_seconds)?;
+        let inter_token = seconds("inter_token_timeout_seconds", file.endpoint.inter_token_timeout_seconds)?;
         Ok(Self {
             http: args.http.or(file.endpoint.http).unwrap_or((Ipv4Addr::LOCALHOST, HTTP_PORT).into()),
             no_auth: args.no_auth || file.endpoint.auth == Some(false),
-            first_byte_timeout: args.first_byte_timeout.or(of_file).unwrap_or(FIRST_BYTE_TIMEOUT),
+            first_byte_timeout: args.first_byte_timeout.or(first_byte).unwrap_or(FIRST_BYTE_TIMEOUT),
+            inter_token_timeout: args.inter_token_timeout.or(inter_token).unwrap_or(INTER_TOKEN_TIMEOUT),
         })
     }
 }

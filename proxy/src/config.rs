@@ -13,6 +13,8 @@ pub struct Config {
     /// How long a replica may take to its first byte of a streamed answer, per try. Longer for long prompts (up to five
     /// times) and for answers that come in one piece (five times), which take as long as their generation.
     pub first_byte: Duration,
+    /// How long a stream that has begun may say nothing, not even a comment, before its replica counts as lost.
+    pub inter_token: Duration,
     /// How long a request may wait for a slot, or for a replica that is starting.
     pub hold: Duration,
     /// How long a streaming client hears nothing before the proxy begins to send comments.
@@ -56,6 +58,7 @@ impl Default for Config {
             http: SocketAddr::from(([127, 0, 0, 1], 8480)),
             no_auth: false,
             first_byte: Duration::from_secs(120),
+            inter_token: Duration::from_secs(30),
             hold: Duration::from_secs(30),
             silence: Duration::from_secs(15),
             fresh: Duration::from_millis(1500),

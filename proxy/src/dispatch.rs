@@ -8,22 +8,25 @@
 //! may do better.
 
 mod attempt;
+pub(crate) mod resume;
 mod unknown;
 
 use crate::{
     balance::Want,
     config::Config,
     errors::{Cause, Error},
-    http::{answer::Relay, endpoint::Dialect},
+    http::{answer::Relay, endpoint::Dialect, headers},
     metrics::Metrics,
     pool::{Lease, Pool, Ticket, Unserved},
     request::body::Share,
 };
 use attempt::Failure;
 use bytes::Bytes;
-use dunlin_node::Handle;
+use dunlin_node::{Handle, directory::Directory};
 use dunlin_protocol::{
+    announcement::ReplicaState,
     id::{ModelId, ReplicaId},
+    runtime::Catalogue,
     topic::Topic,
 };
 use http::{HeaderMap, HeaderValue, Method, Response, uri::PathAndQuery};
@@ -53,8 +56,12 @@ pub(crate) struct Dispatcher {
     pub(crate) metrics: Arc<Metrics>,
     /// [`crate::Config::first_byte`].
     pub(crate) first_byte: Duration,
+    /// [`crate::Config::inter_token`].
+    pub(crate) inter_token: Duration,
     /// [`crate::Config::hold`].
     pub(crate) hold: Duration,
+    /// How engines are asked for the rest of an answer.
+    runtimes: Catalogue,
     not_found: Mutex<NotFound>,
 }
 
@@ -68,8 +75,8 @@ pub(crate) struct Ask {
     pub(crate) headers: HeaderMap,
     /// As the client sent it.
     pub(crate) body: Bytes,
-    /// The memory that the body takes.
-    pub(crate) _memory: Share,
+    /// The memory that the body takes; `None` of a body that the proxy made for a while.
+    pub(crate) memory: Option<Share>,
     /// What was read of the body.
     pub(crate) want: Want,
     /// The endpoint's.
@@ -83,8 +90,11 @@ pub(crate) struct Ask {
 impl Dispatcher {
     /// Asks the replicas of `pool` over the mesh of `handle`, as configured.
     pub(crate) fn new(handle: Handle, pool: Arc<Pool>, metrics: Arc<Metrics>, config: &Config) -> Self {
-        let Config { first_byte, hold, .. } = *config;
-        Self { handle, pool, metrics, first_byte, hold, not_found: Mutex::default() }
+        let Config { first_byte, inter_token, hold, .. } = *config;
+        // A built-in file that is wrong, which tests rule out, costs continued streams only.
+        let runtimes = Catalogue::built_in().unwrap_or_default();
+        let not_found = Mutex::default();
+        Self { handle, pool, metrics, first_byte, inter_token, hold, runtimes, not_found }
     }
 
     /// The first answer that may be shown to the client.
@@ -92,19 +102,41 @@ impl Dispatcher {
     /// # Errors
     /// No replica serves the model, none became free in time, or all that were tried failed.
     pub(crate) async fn dispatch(&self, ask: &Ask) -> Result<Response<Relay>, Error> {
+        self.look_up_unknown(&ask.want.model).await?;
+        let answer = self.first_answer(ask, Ticket::default(), &|_| true).await?;
+        self.metrics.first_byte(&ask.want.model, ask.since.elapsed());
+        Ok(answer)
+    }
+
+    /// The first answer of a replica that `may` be asked.
+    async fn first_answer(
+        &self,
+        ask: &Ask,
+        mut ticket: Ticket,
+        may: &(dyn Fn(&ReplicaId) -> bool + Sync),
+    ) -> Result<Response<Relay>, Error> {
         let model = &ask.want.model;
-        self.look_up_unknown(model).await?;
         let until = Instant::now() + self.hold;
-        let mut ticket = Ticket::default();
         let mut tries = 0;
         loop {
             let lease = self.lease(&ask.want, &mut ticket, until).await?;
             let replica = lease.replica();
+            if !may(&replica) {
+                drop(lease);
+                // Those that may are out of rotation for a moment, or have gone.
+                if Instant::now() >= until || !self.any(model, may) {
+                    return Err(Error::unserved(model, Unserved::NoReplica));
+                }
+                time::sleep(AGAIN).await;
+                continue;
+            }
             let failure = match self.attempt(ask, lease).await {
-                Ok(answer) => {
-                    self.metrics.first_byte(model, ask.since.elapsed());
+                Ok(mut answer) => {
                     if !answer.status().is_server_error() {
                         self.pool.answered(model);
+                    }
+                    if tries > 0 {
+                        answer.headers_mut().insert(headers::TRIES, HeaderValue::from(tries + 1));
                     }
                     return Ok(answer);
                 }
@@ -137,6 +169,15 @@ impl Dispatcher {
             self.metrics.retried(cause.label());
             self.pause_if_alone(model, &ticket).await;
         }
+    }
+
+    /// Whether there is a replica, ready, that `may` be asked.
+    fn any(&self, model: &ModelId, may: &(dyn Fn(&ReplicaId) -> bool + Sync)) -> bool {
+        let ready = |directory: &Directory| {
+            let ready = directory.replicas(model).filter(|replica| replica.state == ReplicaState::Ready);
+            ready.map(|replica| replica.id).collect::<Vec<_>>()
+        };
+        self.handle.directory().read(ready).iter().any(may)
     }
 
     /// Whether all replicas were lost a moment ago or are just coming back, so that the request may wait for them. No

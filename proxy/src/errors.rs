@@ -3,6 +3,7 @@
 
 use crate::{
     auth,
+    continuation::Refusal,
     http::{answer::Body, endpoint::Dialect},
     pool::Unserved,
     request::{self, body},
@@ -246,10 +247,13 @@ impl Error {
     }
 }
 
-/// A stream broke off: its last event.
-pub(crate) fn broken_event(dialect: Dialect) -> Bytes {
-    let message = "the replica was lost in the middle of the answer; what came so far is incomplete";
-    error_event(dialect, "server_error", "stream_interrupted", message)
+/// A stream broke off, and is not continued for this reason, where there is one to tell: its last event.
+pub(crate) fn broken_event(dialect: Dialect, refusal: Option<&Refusal>) -> Bytes {
+    let mut message = "the replica was lost in the middle of the answer; what came so far is incomplete".to_owned();
+    if let Some(refusal) = refusal {
+        message += &format!(" and was not continued: {refusal}");
+    }
+    error_event(dialect, "server_error", "stream_interrupted", &message)
 }
 
 /// An error as an event, in the endpoint's own dialect. OpenAI's SDKs raise an exception at any event whose data has an
@@ -308,7 +312,7 @@ mod tests {
     #[test]
     fn an_event_is_one_event() {
         for dialect in [Dialect::OpenAi, Dialect::Responses, Dialect::Messages] {
-            let event = broken_event(dialect);
+            let event = broken_event(dialect, Some(&Refusal::NoReplica));
             let text = std::str::from_utf8(&event).unwrap();
             let data = text.strip_prefix("event: error\ndata: ").and_then(|rest| rest.strip_suffix("\n\n")).unwrap();
             let json: serde_json::Value = serde_json::from_str(data).unwrap();

@@ -155,8 +155,17 @@ impl Door {
         let tenant = prompt::hash(memory.tenant());
         let want = Want { model, tenant, prompt: Arc::new(prompt), stream: streams };
         let path = parts.uri.path_and_query().cloned().unwrap_or(PathAndQuery::from_static("/"));
-        let ask =
-            Ask { method: parts.method, path, headers: parts.headers, body, _memory: memory, want, dialect, id, since };
+        let ask = Ask {
+            method: parts.method,
+            path,
+            headers: parts.headers,
+            body,
+            memory: Some(memory),
+            want,
+            dialect,
+            id,
+            since,
+        };
         let response = if streams {
             stream::answer(self.dispatcher.clone(), ask, self.silence).await?
         } else {

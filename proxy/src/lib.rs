@@ -10,6 +10,7 @@ mod auth;
 pub mod balance;
 mod budget;
 mod config;
+mod continuation;
 pub mod control;
 mod dispatch;
 mod eject;

@@ -43,6 +43,11 @@ struct CauseLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OutcomeLabels {
+    outcome: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct StateLabels {
     state: &'static str,
 }
@@ -64,6 +69,7 @@ pub(crate) struct Metrics {
     first_byte: Family<ModelLabels, Histogram, fn() -> Histogram>,
     waited: Histogram,
     retries: Family<CauseLabels, Counter>,
+    lost_streams: Family<OutcomeLabels, Counter>,
     auth_failures: Family<CauseLabels, Counter>,
     replicas: Family<StateLabels, Gauge>,
     waiting: Gauge,
@@ -93,6 +99,7 @@ impl Metrics {
             first_byte: Family::new_with_constructor(first_byte_histogram),
             waited: Histogram::new(exponential_buckets(0.001, 2.0, 15)),
             retries: Family::default(),
+            lost_streams: Family::default(),
             auth_failures: Family::default(),
             replicas: Family::default(),
             waiting: Gauge::default(),
@@ -115,6 +122,8 @@ impl Metrics {
         registry.register_with_unit("first_byte", help, seconds.clone(), self.first_byte.clone());
         registry.register_with_unit("slot_wait", "Waited for a free slot", seconds, self.waited.clone());
         registry.register("retries", "Tries after the first, by what ended the one before", self.retries.clone());
+        let help = "Streams whose replica was lost in the middle, by what became of them";
+        registry.register("lost_streams", help, self.lost_streams.clone());
         registry.register("auth_failures", "Requests refused for their key", self.auth_failures.clone());
         registry.register("replicas", "Known, by state", self.replicas.clone());
         registry.register("waiting", "Requests that wait for a slot", self.waiting.clone());
@@ -149,6 +158,11 @@ impl Metrics {
     /// A request goes to another replica.
     pub(crate) fn retried(&self, cause: &'static str) {
         self.retries.get_or_create(&CauseLabels { cause }).inc();
+    }
+
+    /// A stream's replica was lost in the middle of it.
+    pub(crate) fn lost_stream(&self, outcome: &'static str) {
+        self.lost_streams.get_or_create(&OutcomeLabels { outcome }).inc();
     }
 
     /// A request was refused for its key.

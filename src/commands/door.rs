@@ -77,6 +77,7 @@ async fn start(home: &Path) -> Result<Service> {
         http: (Ipv4Addr::LOCALHOST, 0).into(),
         no_auth: false,
         first_byte_timeout: crate::settings::FIRST_BYTE_TIMEOUT,
+        inter_token_timeout: crate::settings::INTER_TOKEN_TIMEOUT,
     };
     let roles = Roles::from_iter([Role::Proxy]);
     let engines = service::Engines::default();

@@ -53,6 +53,7 @@ mod tests {
             replicas: 2,
             ready,
             unhealthy,
+            exact: 0,
             slots: 4,
             in_flight: 3,
         };

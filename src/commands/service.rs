@@ -191,6 +191,7 @@ fn start_proxy(endpoint: &EndpointSettings, handle: Handle, keys: Keys) -> Resul
         http: endpoint.http,
         no_auth: endpoint.no_auth,
         first_byte: endpoint.first_byte_timeout,
+        inter_token: endpoint.inter_token_timeout,
         ..dunlin_proxy::Config::default()
     };
     Ok(Proxy::new(config, handle, keys)?)

@@ -8,6 +8,7 @@
 mod chaos;
 mod cli;
 mod container;
+mod continuation;
 mod delegation;
 mod discovery;
 mod failover;

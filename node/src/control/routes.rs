@@ -23,6 +23,7 @@ use dunlin_protocol::{
     announcement::ReplicaState,
     id::{ModelId, Name, PeerId, Role, Roles, RuntimeName},
     pattern::{Models, Pattern},
+    record::Continuation,
     topic::Topic,
 };
 use serde::{Deserialize, Serialize};
@@ -95,6 +96,8 @@ pub struct ModelInfo {
     pub ready: usize,
     /// Of the others, those whose engine served and fails now.
     pub unhealthy: usize,
+    /// Of the ready ones, those that go on with a partial answer to the letter.
+    pub exact: usize,
     /// Slots of the ready ones.
     pub slots: u32,
     /// Requests that they have now, as reported last.
@@ -205,6 +208,7 @@ async fn models(State(handle): State<Handle>) -> Json<Vec<ModelInfo>> {
                 info.unhealthy += usize::from(replica.state == ReplicaState::Unhealthy);
                 if usable {
                     info.ready += 1;
+                    info.exact += usize::from(replica.continuation == Continuation::Exact);
                     info.slots += u32::from(replica.slots);
                     info.in_flight += replica.load.as_ref().map_or(0, |(report, _)| u32::from(report.in_flight));
                 }
@@ -216,7 +220,8 @@ async fn models(State(handle): State<Handle>) -> Json<Vec<ModelInfo>> {
 
 impl ModelInfo {
     fn new(model: ModelId) -> Self {
-        Self { model, parent: None, runtimes: Vec::new(), replicas: 0, ready: 0, unhealthy: 0, slots: 0, in_flight: 0 }
+        let (replicas, ready, unhealthy, exact, slots, in_flight) = (0, 0, 0, 0, 0, 0);
+        Self { model, parent: None, runtimes: Vec::new(), replicas, ready, unhealthy, exact, slots, in_flight }
     }
 }
 

@@ -3,7 +3,11 @@
 use super::{Ask, Dispatcher};
 use crate::{
     errors::Cause,
-    http::{answer::Relay, endpoint::Dialect, headers},
+    http::{
+        answer::{Relay, Watched},
+        endpoint::Dialect,
+        headers,
+    },
     pool::Lease,
     prompt,
 };
@@ -27,6 +31,8 @@ use tokio::time;
 const LONG_PROMPT: usize = 256 << 10;
 /// Bytes at the beginning of a response in which its id is looked for.
 const RESPONSE_HEAD: usize = 1024;
+/// Bytes of an answer in one piece up to which it is read to its end before the client gets any of it.
+const HELD: u64 = 256 << 10;
 /// How much longer the deadline gets at most for a long prompt, and for an answer in one piece, which begins when all of
 /// it has been generated.
 const PATIENCE: u32 = 5;
@@ -88,10 +94,11 @@ impl Dispatcher {
         headers::to_client(answer.headers_mut());
         answer.headers_mut().insert(headers::REPLICA, lease.name().clone());
         answer.headers_mut().insert(headers::ROUTE, HeaderValue::from_static(lease.step().as_str()));
-        let watch = (status == StatusCode::OK && is_event_stream(answer.headers())).then_some(ask.dialect);
-        if watch.is_some() {
+        let is_stream = status == StatusCode::OK && is_event_stream(answer.headers());
+        if is_stream {
             answer.headers_mut().remove(header::CONTENT_LENGTH);
         }
+        let watch = is_stream.then(|| Watched::new(ask.dialect, self.inter_token));
         let answer = answer
             .map(|rest| Relay::new((first, rest), watch, failing, lease, self.handle.clone(), self.metrics.clone()));
         if is_failure_of_replica(status) {
@@ -116,7 +123,15 @@ impl Dispatcher {
         if let Some(refused) = refusal(answer.headers()) {
             return Err(refused);
         }
-        let first = first_piece(answer.body_mut()).await?;
+        let mut first = first_piece(answer.body_mut()).await?;
+        if let Some(first) = &mut first
+            && is_short(answer.body())
+        {
+            // The client has nothing of it yet, so that another replica may be asked if the rest does not come.
+            while let Some(piece) = first_piece(answer.body_mut()).await? {
+                *first = [first.as_ref(), piece.as_ref()].concat().into();
+            }
+        }
         // A stream of events that ends before the first is one that broke off.
         if first.is_none() && is_event_stream(answer.headers()) {
             return Err(Refused::Failed(Cause::Lost));
@@ -124,7 +139,7 @@ impl Dispatcher {
         Ok((answer, first))
     }
 
-    async fn connect(&self, peer: PeerId) -> Result<(), Refused> {
+    pub(super) async fn connect(&self, peer: PeerId) -> Result<(), Refused> {
         if self.handle.hop().connected(&peer) {
             return Ok(());
         }
@@ -161,7 +176,7 @@ fn is_failure_of_replica(status: StatusCode) -> bool {
 }
 
 /// Why a replica gave no answer of its engine.
-enum Refused {
+pub(super) enum Refused {
     Full,
     Draining,
     Failed(Cause),
@@ -197,6 +212,11 @@ fn refusal(headers: &HeaderMap) -> Option<Refused> {
         // A fault that only a newer agent knows is at least not the engine's answer.
         None => Refused::Failed(Cause::Agent),
     })
+}
+
+/// Whether the answer comes in one piece, which is all there when its beginning is, and is short enough to be held.
+fn is_short(body: &ResponseBody) -> bool {
+    body.size_hint().exact().is_some_and(|left| left <= HELD)
 }
 
 /// The first piece that is not empty; `None` for an empty body.

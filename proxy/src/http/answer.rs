@@ -3,9 +3,10 @@
 
 mod held;
 mod relay;
+mod silence;
 
 pub(crate) use held::{Held, Outcome};
-pub(crate) use relay::Relay;
+pub(crate) use relay::{Relay, Watched};
 
 use bytes::Bytes;
 use dunlin_node::hop::stall;

@@ -14,6 +14,10 @@ pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id"
 pub(crate) const REPLICA: HeaderName = HeaderName::from_static("x-dunlin-replica");
 /// The step of the routing ladder by which it was chosen.
 pub(crate) const ROUTE: HeaderName = HeaderName::from_static("x-dunlin-route");
+/// How many replicas were asked, where it was not the first that answered.
+pub(crate) const TRIES: HeaderName = HeaderName::from_static("x-dunlin-tries");
+/// `off` in a request: should its stream be lost, it ends with an error and does not go on at another replica.
+const CONTINUATION: HeaderName = HeaderName::from_static("x-dunlin-continuation");
 /// Which session a request belongs to, in the client's own words: its requests go to one replica where that is no slower.
 const SESSION: HeaderName = HeaderName::from_static("x-session-id");
 /// All headers of a request, bytes: less than what the hop carries.
@@ -42,6 +46,11 @@ const NOT_TO_CLIENTS: [&str; 2] = ["set-cookie", "www-authenticate"];
 /// The session that the client names.
 pub(crate) fn session(client: &HeaderMap) -> Option<u64> {
     client.get(SESSION).map(HeaderValue::as_bytes).filter(|name| !name.is_empty()).map(prompt::hash)
+}
+
+/// Whether the client wants no stream to go on at another replica.
+pub(crate) fn refuses_continuation(client: &HeaderMap) -> bool {
+    client.get(CONTINUATION).is_some_and(|value| value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"off"))
 }
 
 /// Refuses a head that the hop could not carry.
@@ -110,7 +119,7 @@ pub(crate) fn allow_origin(headers: &mut HeaderMap, client: &HeaderMap, local_on
     headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, allowed);
     headers.insert(
         header::ACCESS_CONTROL_EXPOSE_HEADERS,
-        HeaderValue::from_static("x-request-id, x-dunlin-replica, x-dunlin-route, retry-after"),
+        HeaderValue::from_static("x-request-id, x-dunlin-replica, x-dunlin-route, x-dunlin-tries, retry-after"),
     );
     if local_only {
         headers.insert(header::VARY, HeaderValue::from_static("origin"));

@@ -96,6 +96,31 @@ fn lines(events: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
+/// The data of each line of `events` that has some.
+pub(crate) fn data_of(events: &[u8]) -> impl Iterator<Item = &[u8]> {
+    lines(events).filter_map(|line| field(line, b"data:"))
+}
+
+/// The events of `bytes`, each with the empty line that ends it; the last perhaps without.
+pub(crate) fn events_of(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        let end = first_boundary(bytes).unwrap_or(bytes.len());
+        let (event, rest) = bytes.split_at(end);
+        bytes = rest;
+        (!event.is_empty()).then_some(event)
+    })
+}
+
+/// Where the first event ends: after an empty line.
+fn first_boundary(bytes: &[u8]) -> Option<usize> {
+    let end = memchr::memchr2_iter(b'\n', b'\r', bytes).find(|&at| {
+        let both = bytes[at] == b'\n' && at > 0 && bytes[at - 1] == b'\r';
+        at > 0 && !both && ends_line(bytes[at - 1])
+    })?;
+    let both = bytes[end] == b'\r' && bytes.get(end + 1) == Some(&b'\n');
+    Some(if both { end + 2 } else { end + 1 })
+}
+
 fn ends_line(byte: u8) -> bool {
     matches!(byte, b'\n' | b'\r')
 }
@@ -277,6 +302,22 @@ mod tests {
         let tool =
             "data: {\"choices\":[{\"index\":0,\"delta\":{\"tool_calls\":[{\"index\":1}]},\"finish_reason\":null}]}\n\n";
         assert_eq!(run(&[tool, &one_ends]).1, Stage::Finished);
+    }
+
+    #[test]
+    fn events_are_told_apart_however_their_lines_end() {
+        for end in ["\n", "\r\n", "\r"] {
+            let events = [": ping\n\n", "event: a\ndata: 1\n\n", "data: 2\ndata: 3\n\n", "data: 4"]
+                .map(|it| it.replace('\n', end));
+            let whole = events.concat();
+            assert_eq!(
+                events_of(whole.as_bytes()).collect::<Vec<_>>(),
+                events.each_ref().map(|it| it.as_bytes()),
+                "{end:?}"
+            );
+            assert_eq!(data_of(whole.as_bytes()).collect::<Vec<_>>(), [b"1", b"2", b"3", b"4"], "{end:?}");
+        }
+        assert_eq!(events_of(b"").count(), 0);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::{
     endpoint::Dialect,
 };
 use crate::{
-    dispatch::{Ask, Dispatcher},
+    dispatch::{Ask, Dispatcher, resume::Keep},
     errors::{Error, error_event},
 };
 use bytes::Bytes;
@@ -24,8 +24,10 @@ const TOLD: usize = 64 << 10;
 /// The request failed while that could still be said with a status.
 pub(super) async fn answer(dispatcher: Arc<Dispatcher>, ask: Ask, silence: Duration) -> Result<Response<Body>, Error> {
     let dialect = ask.dialect;
-    let mut answer: BoxFuture<'static, Result<Response<Relay>, Error>> =
-        Box::pin(async move { dispatcher.dispatch(&ask).await });
+    let mut answer: BoxFuture<'static, Result<Response<Relay>, Error>> = Box::pin(async move {
+        let answer = dispatcher.dispatch(&ask).await?;
+        Ok(answer.map(|relay| relay.kept_by(|replica| Keep::new(dispatcher, ask, replica, silence))))
+    });
     if let Ok(answered) = time::timeout(silence, &mut answer).await {
         return answered.map(|answer| answer.map(|relay| Body::Relay(Box::new(relay))));
     }

@@ -21,6 +21,9 @@ use std::{
     time::Duration,
 };
 
+/// Decides by what is asked, and by how many were asked before.
+pub(crate) type Decide = dyn Fn(&Asked, usize) -> Play + Send + Sync;
+
 /// How requests are answered.
 #[derive(Clone)]
 pub(crate) enum Play {
@@ -38,8 +41,12 @@ pub(crate) enum Play {
     Refuse(Fault),
     /// The agent's own refusal, with its status and whether another may be asked.
     RefuseAs(Fault, StatusCode, &'static str),
+    /// The same with this length, bytes, in its head.
+    Short(&'static str, usize),
     /// Answers after a while.
     Slow(Duration),
+    /// As this decides.
+    By(Arc<Decide>),
 }
 
 pub(crate) struct Asked {
@@ -131,8 +138,12 @@ async fn answer(State(engine): State<Arc<Inner>>, request: Request) -> Response 
     let (parts, body) = request.into_parts();
     let body = body.collect().await.unwrap().to_bytes();
     let asked = Asked { path: parts.uri.to_string(), headers: parts.headers, body };
+    let mut play = engine.play.lock().unwrap().clone();
+    let before = engine.asked.lock().unwrap().len();
+    if let Play::By(by) = play {
+        play = by(&asked, before);
+    }
     engine.asked.lock().unwrap().push(asked);
-    let play = engine.play.lock().unwrap().clone();
     let response = match play {
         Play::Say(status, kind, body) => said(status, kind, Body::from(body)),
         Play::Refuse(fault) => refusal(fault),
@@ -143,13 +154,13 @@ async fn answer(State(engine): State<Arc<Inner>>, request: Request) -> Response 
             refused
         }
         Play::Hang => std::future::pending().await,
-        Play::Half(text) => {
-            let pieces = [Ok(Bytes::from_static(text.as_bytes())), Err(std::io::Error::other("died"))];
-            let paced = stream::iter(pieces).then(|piece| async move {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-                piece
-            });
-            said(StatusCode::OK, "application/json", Body::from_stream(paced))
+        // What it decides is no decision.
+        Play::By(_) => unreachable!(),
+        Play::Half(text) => half(text),
+        Play::Short(text, length) => {
+            let mut response = half(text);
+            response.headers_mut().insert("content-length", length.into());
+            response
         }
         Play::HeadOnly => events(stream::pending().boxed(), in_flight),
         Play::Slow(time) => {
@@ -167,6 +178,15 @@ async fn answer(State(engine): State<Arc<Inner>>, request: Request) -> Response 
         }
     };
     load(&engine, response)
+}
+
+fn half(text: &'static str) -> Response {
+    let pieces = [Ok(Bytes::from_static(text.as_bytes())), Err(std::io::Error::other("died"))];
+    let paced = stream::iter(pieces).then(|piece| async move {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        piece
+    });
+    said(StatusCode::OK, "application/json", Body::from_stream(paced))
 }
 
 fn said(status: StatusCode, kind: &str, body: Body) -> Response {

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // Clippy takes only `#[test]` functions for tests.
 
 mod client;
+mod continuation;
 mod engine;
 mod failures;
 mod keys;

@@ -89,6 +89,17 @@ impl Mesh {
         agent
     }
 
+    /// The same with an engine that has proved to go on with a partial answer to the letter.
+    pub(crate) async fn exact_agent(&self, models: &[&str], slots: u16, engine: &Engine) -> Agent {
+        let agent = self.agent_not_ready(engine).await;
+        let mut offered = offer(ReplicaState::Ready, models, slots);
+        offered.continuation = Continuation::Exact;
+        offered.models.iter_mut().for_each(|model| model.root = Some(1));
+        agent.handle.offer(offered).await;
+        self.until(|mesh| mesh.knows(&agent, models[0], true)).await;
+        agent
+    }
+
     /// An agent that has joined and says nothing of a replica yet.
     pub(crate) async fn agent_not_ready(&self, engine: &Engine) -> Agent {
         static COUNT: AtomicU32 = AtomicU32::new(0);

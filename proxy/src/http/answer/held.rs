@@ -25,14 +25,44 @@ pub(crate) enum Outcome {
     Event(Bytes),
 }
 
-/// The body of a stream that waits for its replica.
-pub(crate) struct Held {
-    state: State,
+/// A wait under the cover of comments.
+pub(super) struct Waiting<T> {
+    outcome: BoxFuture<'static, T>,
     comments: Interval,
 }
 
+/// What a wait gives.
+pub(super) enum Waited<T> {
+    /// Something for the client to hear meanwhile.
+    Comment(Frame<Bytes>),
+    /// It is over.
+    Over(T),
+}
+
+impl<T> Waiting<T> {
+    /// Until `outcome`: a comment at `first`, and then every `silence`.
+    pub(super) fn new(outcome: BoxFuture<'static, T>, first: Instant, silence: Duration) -> Self {
+        let mut comments = tokio::time::interval_at(first, silence.max(Duration::from_millis(1)));
+        comments.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self { outcome, comments }
+    }
+
+    /// Not to be polled again once it is over.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Waited<T>> {
+        if let Poll::Ready(outcome) = self.outcome.as_mut().poll(cx) {
+            return Poll::Ready(Waited::Over(outcome));
+        }
+        self.comments.poll_tick(cx).map(|_| Waited::Comment(Frame::data(Bytes::from_static(COMMENT))))
+    }
+}
+
+/// The body of a stream that waits for its replica.
+pub(crate) struct Held {
+    state: State,
+}
+
 enum State {
-    Waiting(BoxFuture<'static, Outcome>),
+    Waiting(Waiting<Outcome>),
     Streaming(Box<Relay>),
     Ended,
 }
@@ -40,9 +70,7 @@ enum State {
 impl Held {
     /// Sends a comment now and then every `silence`, until `outcome`.
     pub(crate) fn new(outcome: BoxFuture<'static, Outcome>, silence: Duration) -> Self {
-        let mut comments = tokio::time::interval_at(Instant::now(), silence.max(Duration::from_millis(1)));
-        comments.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Self { state: State::Waiting(outcome), comments }
+        Self { state: State::Waiting(Waiting::new(outcome, Instant::now(), silence)) }
     }
 }
 
@@ -56,16 +84,13 @@ impl Body for Held {
             match &mut this.state {
                 State::Ended => return Poll::Ready(None),
                 State::Streaming(relay) => return Pin::new(relay.as_mut()).poll_frame(cx),
-                State::Waiting(outcome) => match outcome.as_mut().poll(cx) {
-                    Poll::Ready(Outcome::Stream(relay)) => this.state = State::Streaming(relay),
-                    Poll::Ready(Outcome::Event(event)) => {
+                State::Waiting(waiting) => match ready!(waiting.poll(cx)) {
+                    Waited::Over(Outcome::Stream(relay)) => this.state = State::Streaming(relay),
+                    Waited::Over(Outcome::Event(event)) => {
                         this.state = State::Ended;
                         return Poll::Ready(Some(Ok(Frame::data(event))));
                     }
-                    Poll::Pending => {
-                        ready!(this.comments.poll_tick(cx));
-                        return Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(COMMENT)))));
-                    }
+                    Waited::Comment(comment) => return Poll::Ready(Some(Ok(comment))),
                 },
             }
         }

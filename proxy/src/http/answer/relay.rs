@@ -1,7 +1,13 @@
 //! A replica's answer on its way to the client.
 
-use super::Broken;
+use super::{
+    Broken,
+    held::{Waited, Waiting},
+    silence::Silence,
+};
 use crate::{
+    continuation::Refusal,
+    dispatch::resume::{Keep, Resumed},
     errors,
     http::{
         endpoint::Dialect,
@@ -12,25 +18,55 @@ use crate::{
 };
 use bytes::Bytes;
 use dunlin_node::{Handle, hop::ResponseBody};
-use dunlin_protocol::{hop, load::LoadReport};
+use dunlin_protocol::{hop, id::ReplicaId, load::LoadReport};
 use http_body::{Body, Frame, SizeHint};
 use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
+    time::Duration,
 };
+use tokio::time::Instant;
 
 /// How OpenAI's streams end.
 const DONE: &[u8] = b"data: [DONE]\n\n";
 
+/// An event stream as it is watched.
+pub(crate) struct Watched {
+    watch: Watch,
+    dialect: Dialect,
+    silence: Silence,
+}
+
+impl Watched {
+    /// A stream that begins, lost when it says nothing for longer than `inter_token`.
+    pub(crate) fn new(dialect: Dialect, inter_token: Duration) -> Self {
+        Self { watch: Watch::default(), dialect, silence: Silence::new(inter_token) }
+    }
+}
+
+/// What comes of the end of a replica's stream.
+enum Next {
+    /// The client gets this, and then no more.
+    Last(Frame<Bytes>),
+    /// Nothing more.
+    Over,
+    /// More, from another replica.
+    GoesOn,
+}
+
 /// Passes the bytes on as they come. Holds the replica's slot until the end, however it comes, and sees to it that a
-/// stream that broke off doesn't look like one that ended.
+/// stream that broke off goes on elsewhere or doesn't look like one that ended.
 pub(crate) struct Relay {
     /// The piece that was waited for before anything was sent.
     first: Option<Bytes>,
     rest: Option<ResponseBody>,
     /// Set for event streams.
-    watch: Option<(Watch, Dialect)>,
+    watch: Option<Watched>,
+    /// What is kept of a stream that may go on elsewhere, or why it may not.
+    keep: Option<Result<Box<Keep>, Refusal>>,
+    /// Another replica is being asked.
+    resuming: Option<Waiting<Result<Resumed, Refusal>>>,
     lease: Option<Lease>,
     /// The answer is an error of the engine: that it came whole is no success.
     failing: bool,
@@ -45,16 +81,16 @@ impl Relay {
     /// that is an error of the engine.
     pub(crate) fn new(
         (first, rest): (Option<Bytes>, ResponseBody),
-        watch: Option<Dialect>,
+        watch: Option<Watched>,
         failing: bool,
         lease: Lease,
         handle: Handle,
         metrics: Arc<Metrics>,
     ) -> Self {
-        let watch = watch.map(|dialect| (Watch::default(), dialect));
         let all_there = rest.is_end_stream();
-        let mut relay =
-            Self { first, rest: Some(rest), watch, lease: Some(lease), failing, last_load: None, handle, metrics };
+        let (keep, resuming, last_load) = (None, None, None);
+        let (rest, lease) = (Some(rest), Some(lease));
+        let mut relay = Self { first, rest, watch, keep, resuming, lease, failing, last_load, handle, metrics };
         if all_there {
             relay.rest = None;
             // The slot goes back now, not when the client has read the answer. A stream has yet to prove itself whole.
@@ -70,12 +106,33 @@ impl Relay {
         self.watch.is_some()
     }
 
+    /// Who answers; `None` once it has.
+    pub(crate) fn replica(&self) -> Option<ReplicaId> {
+        self.lease.as_ref().map(Lease::replica)
+    }
+
+    /// Lets an event stream go on elsewhere with what `keep` makes for its replica.
+    pub(crate) fn kept_by(mut self, keep: impl FnOnce(ReplicaId) -> Option<Result<Box<Keep>, Refusal>>) -> Self {
+        if self.watch.is_some() {
+            self.keep = self.replica().and_then(keep);
+        }
+        self
+    }
+
     /// What goes out of what came in.
     fn pass(&mut self, piece: Bytes) -> Option<Frame<Bytes>> {
-        let out = match &mut self.watch {
-            Some((watch, _)) => watch.push(piece),
+        let mut out = match &mut self.watch {
+            Some(watched) => {
+                watched.silence.broken();
+                watched.watch.push(piece)
+            }
             None => piece,
         };
+        if let Some(Ok(keep)) = &mut self.keep
+            && !out.is_empty()
+        {
+            out = keep.pass(out);
+        }
         (!out.is_empty()).then(|| Frame::data(out))
     }
 
@@ -95,39 +152,46 @@ impl Relay {
         }
     }
 
-    /// The body ended by itself. `Some` for what is still to be sent.
-    fn ended(&mut self) -> Option<Frame<Bytes>> {
+    /// The body ended by itself.
+    fn ended(&mut self) -> Next {
         self.rest = None;
-        let Some((mut watch, dialect)) = self.watch.take() else {
+        let Some(mut watched) = self.watch.take() else {
             self.succeeded();
-            return None;
+            return Next::Over;
         };
-        let rest = watch.rest().map(|event| [event.as_ref(), b"\n\n"].concat()).unwrap_or_default();
-        let closing = match (watch.stage(), dialect) {
-            (Stage::Complete | Stage::Failed, _) => rest,
+        let rest = watched.watch.rest().map(|event| [event.as_ref(), b"\n\n"].concat()).unwrap_or_default();
+        let closing = match (watched.watch.stage(), watched.dialect) {
+            (Stage::Complete | Stage::Failed, _) => self.joined(rest),
             // Some engines leave it out; the answer is whole, and clients wait for it.
-            (Stage::Finished, Dialect::OpenAi) => [rest.as_slice(), DONE].concat(),
-            _ => return Some(self.broke_off(dialect)),
+            (Stage::Finished, Dialect::OpenAi) => [self.joined(rest).as_ref(), DONE].concat().into(),
+            _ => return self.broke_off(watched),
         };
-        self.end_of_stream(watch.stage());
-        (!closing.is_empty()).then(|| Frame::data(closing.into()))
+        self.end_of_stream(watched.watch.stage());
+        if closing.is_empty() { Next::Over } else { Next::Last(Frame::data(closing)) }
     }
 
-    /// The connection broke under an event stream. `Some` for what is still to be sent.
-    fn cut(&mut self, watch: &Watch, dialect: Dialect) -> Option<Frame<Bytes>> {
-        match (watch.stage(), dialect) {
+    fn joined(&mut self, events: Vec<u8>) -> Bytes {
+        match &mut self.keep {
+            Some(Ok(keep)) if !events.is_empty() => keep.pass(events.into()),
+            _ => events.into(),
+        }
+    }
+
+    /// The connection broke, or fell silent, under an event stream.
+    fn cut(&mut self, watched: Watched) -> Next {
+        match (watched.watch.stage(), watched.dialect) {
             // Its terminal event has gone out: the answer is whole, whatever became of the connection.
             (stage @ (Stage::Complete | Stage::Failed), _) => {
                 self.end_of_stream(stage);
-                None
+                Next::Over
             }
             // All that was generated has gone out.
             (Stage::Finished, Dialect::OpenAi) => {
                 self.rest = None;
                 self.release();
-                Some(Frame::data(Bytes::from_static(DONE)))
+                Next::Last(Frame::data(Bytes::from_static(DONE)))
             }
-            _ => Some(self.broke_off(dialect)),
+            _ => self.broke_off(watched),
         }
     }
 
@@ -150,20 +214,74 @@ impl Relay {
         self.release();
     }
 
-    /// The stream broke off: what is still to be sent of an event stream. An incomplete event goes with it.
-    fn broke_off(&mut self, dialect: Dialect) -> Frame<Bytes> {
+    /// The event stream broke off: it goes on elsewhere, or that is said. An incomplete event goes with it.
+    fn broke_off(&mut self, watched: Watched) -> Next {
+        let lost = self.replica();
         self.fail();
-        Frame::data(errors::broken_event(dialect))
+        let refusal = match (self.keep.take(), lost) {
+            (Some(Ok(keep)), Some(lost)) => {
+                let silence = keep.silence;
+                match keep.resume(lost) {
+                    Ok(resumed) => {
+                        self.resuming = Some(Waiting::new(resumed, Instant::now() + silence, silence));
+                        self.watch = Some(watched);
+                        return Next::GoesOn;
+                    }
+                    Err(refusal) => Some(refusal),
+                }
+            }
+            (Some(Err(refusal)), _) => Some(refusal),
+            _ => None,
+        };
+        Next::Last(self.given_up(watched.dialect, refusal.as_ref()))
     }
 
+    fn given_up(&mut self, dialect: Dialect, refusal: Option<&Refusal>) -> Frame<Bytes> {
+        self.metrics.broken.inc();
+        self.metrics.lost_stream(refusal.map_or("endpoint", Refusal::label));
+        Frame::data(errors::broken_event(dialect, refusal))
+    }
+
+    /// Another replica was asked.
+    fn resumed(&mut self, resumed: Result<Resumed, Refusal>) -> Frame<Bytes> {
+        self.resuming = None;
+        let watched = self.watch.take();
+        match resumed {
+            Ok(Resumed { keep, relay, how, comment }) => {
+                self.metrics.lost_stream(how);
+                let Self { first, rest, watch, lease, .. } = *relay;
+                (self.first, self.rest, self.watch, self.lease) = (first, rest, watch, lease);
+                self.keep = Some(Ok(keep));
+                Frame::data(comment)
+            }
+            Err(refusal) => {
+                let dialect = watched.map_or(Dialect::OpenAi, |watched| watched.dialect);
+                self.given_up(dialect, Some(&refusal))
+            }
+        }
+    }
+
+    /// The replica failed.
     fn fail(&mut self) {
         self.rest = None;
-        self.metrics.broken.inc();
         if let Some(lease) = &mut self.lease {
             tracing::warn!(replica = %lease.replica(), "answer broke off");
             lease.failed();
         }
         self.release();
+    }
+}
+
+impl Relay {
+    /// What the replica sends; a stream that says nothing for too long is broken.
+    fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+        let Some(rest) = &mut self.rest else { return Poll::Ready(None) };
+        if let Poll::Ready(frame) = Pin::new(rest).poll_frame(cx) {
+            return Poll::Ready(frame.map(|frame| frame.map_err(|_| Broken)));
+        }
+        let Some(watched) = &mut self.watch else { return Poll::Pending };
+        ready!(watched.silence.poll(cx));
+        Poll::Ready(Some(Err(Broken)))
     }
 }
 
@@ -173,39 +291,46 @@ impl Body for Relay {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
         let this = self.get_mut();
-        if let Some(first) = this.first.take()
-            && let Some(frame) = this.pass(first)
-        {
-            return Poll::Ready(Some(Ok(frame)));
-        }
         loop {
-            let Some(rest) = &mut this.rest else {
-                return Poll::Ready(this.ended().map(Ok));
-            };
-            match ready!(Pin::new(rest).poll_frame(cx)) {
-                None => return Poll::Ready(this.ended().map(Ok)),
+            if let Some(resuming) = &mut this.resuming {
+                let frame = match ready!(resuming.poll(cx)) {
+                    Waited::Comment(comment) => comment,
+                    Waited::Over(resumed) => this.resumed(resumed),
+                };
+                return Poll::Ready(Some(Ok(frame)));
+            }
+            if let Some(first) = this.first.take()
+                && let Some(frame) = this.pass(first)
+            {
+                return Poll::Ready(Some(Ok(frame)));
+            }
+            let next = match ready!(this.poll_rest(cx)) {
                 Some(Ok(frame)) => match frame.into_data() {
-                    Ok(piece) => {
-                        if let Some(frame) = this.pass(piece) {
-                            return Poll::Ready(Some(Ok(frame)));
-                        }
-                    }
+                    Ok(piece) => match this.pass(piece) {
+                        Some(frame) => return Poll::Ready(Some(Ok(frame))),
+                        None => continue,
+                    },
                     Err(frame) => {
                         if let Ok(trailers) = frame.into_trailers() {
                             this.take_load(&trailers);
                         }
+                        continue;
                     }
                 },
-                Some(Err(_)) => {
-                    let last = match this.watch.take() {
-                        Some((watch, dialect)) => this.cut(&watch, dialect).map(Ok),
-                        None => {
-                            this.fail();
-                            Some(Err(Broken))
-                        }
-                    };
-                    return Poll::Ready(last);
-                }
+                None => this.ended(),
+                Some(Err(Broken)) => match this.watch.take() {
+                    Some(watched) => this.cut(watched),
+                    None => {
+                        this.metrics.broken.inc();
+                        this.fail();
+                        return Poll::Ready(Some(Err(Broken)));
+                    }
+                },
+            };
+            match next {
+                Next::Last(frame) => return Poll::Ready(Some(Ok(frame))),
+                Next::Over => return Poll::Ready(None),
+                Next::GoesOn => {}
             }
         }
     }

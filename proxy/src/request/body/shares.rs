@@ -13,6 +13,8 @@ use std::{
 
 /// How many times the free memory one tenant may hold.
 const OF_FREE: usize = 3;
+/// Bodies whose answer streams may be kept meanwhile up to this part of the memory: the rest is for requests that come.
+const STAYING: usize = 2;
 
 /// The memory for all bodies. Cheap to clone; clones share it.
 #[derive(Debug, Clone)]
@@ -91,6 +93,13 @@ impl Share {
     }
 }
 
+impl Share {
+    /// Whether so little of the memory is taken that a body may be kept for longer than it takes to send it.
+    pub(crate) fn may_stay(&self) -> bool {
+        self.shares.0.budget.used() <= self.shares.0.limit / STAYING
+    }
+}
+
 impl Drop for Share {
     fn drop(&mut self) {
         let mut held = self.shares.0.held();
@@ -126,6 +135,14 @@ mod tests {
         // Given back, it is there for the next.
         drop(second_bodies);
         assert!(shares.open(tenant("d")).unwrap().grow(100));
+    }
+
+    #[test]
+    fn bodies_stay_while_half_of_the_memory_is_free() {
+        let shares = Shares::new(1000);
+        let mut body = shares.open(tenant("a")).unwrap();
+        assert!(body.grow(500) && body.may_stay());
+        assert!(body.grow(1) && !body.may_stay());
     }
 
     #[test]

@@ -1,0 +1,238 @@
+//! A stream whose replica was lost goes on at another: what is kept for that, and the asking. What may go on, and how, is
+//! decided in `continuation`.
+
+use super::{Ask, Dispatcher};
+use crate::{
+    continuation::{self, Endpoint, KEPT_BODY, Kept, Kin, Refusal, Rest, Splice, Way},
+    http::{answer::Relay, headers},
+    pool::Ticket,
+};
+use bytes::Bytes;
+use dunlin_node::{directory::Replica, hop::Body};
+use dunlin_protocol::{
+    id::{ModelId, ReplicaId},
+    runtime::Tokenize,
+};
+use futures::future::BoxFuture;
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header};
+use http_body_util::{BodyExt, Limited};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::time;
+
+/// How often one stream may go on elsewhere.
+const LOSSES: usize = 3;
+/// How long a count of tokens is waited for.
+const COUNT: Duration = Duration::from_secs(2);
+/// Replicas that are asked for one.
+const COUNTERS: usize = 2;
+/// Largest answer to that, bytes: engines list every token.
+const COUNT_BYTES: usize = 4 << 20;
+
+/// What is kept of a stream for when its replica is lost.
+pub(crate) struct Keep {
+    dispatcher: Arc<Dispatcher>,
+    ask: Ask,
+    kept: Kept,
+    /// What answers now; `None` where that isn't known.
+    kin: Option<Kin>,
+    /// Set once it has gone on elsewhere.
+    splice: Option<Splice>,
+    losses: usize,
+    /// How long the client may hear nothing while another replica is asked.
+    pub(crate) silence: Duration,
+}
+
+/// A stream that goes on.
+pub(crate) struct Resumed {
+    /// What is kept of it.
+    pub(crate) keep: Box<Keep>,
+    /// Where it goes on.
+    pub(crate) relay: Box<Relay>,
+    /// How, for metrics.
+    pub(crate) how: &'static str,
+    /// The same for the client, and by whom.
+    pub(crate) comment: Bytes,
+}
+
+impl Keep {
+    /// For the stream that `ask` asked for and `replica` answers: `None` where its endpoint's streams never go on.
+    ///
+    /// # Errors
+    /// This one will not go on.
+    pub(crate) fn new(
+        dispatcher: Arc<Dispatcher>,
+        ask: Ask,
+        replica: ReplicaId,
+        silence: Duration,
+    ) -> Option<Result<Box<Self>, Refusal>> {
+        let endpoint = Endpoint::of(ask.path.path())?;
+        if headers::refuses_continuation(&ask.headers) {
+            return Some(Err(Refusal::Off));
+        }
+        if ask.body.len() > KEPT_BODY || !ask.memory.as_ref().is_some_and(|memory| memory.may_stay()) {
+            return Some(Err(Refusal::LargeRequest));
+        }
+        let kin = dispatcher.kin(replica, &ask.want.model);
+        Some(Ok(Box::new(Self { dispatcher, ask, kept: Kept::new(endpoint), kin, splice: None, losses: 0, silence })))
+    }
+
+    /// Whole events on their way to the client: what of them goes out.
+    pub(crate) fn pass(&mut self, events: Bytes) -> Bytes {
+        let events = match &mut self.splice {
+            Some(splice) => splice.push(&events),
+            None => events,
+        };
+        self.kept.saw(&events);
+        events
+    }
+
+    /// Begins to ask for the rest, `lost` being gone.
+    ///
+    /// # Errors
+    /// The stream may not go on.
+    pub(crate) fn resume(
+        mut self: Box<Self>,
+        lost: ReplicaId,
+    ) -> Result<BoxFuture<'static, Result<Resumed, Refusal>>, Refusal> {
+        if self.losses >= LOSSES {
+            return Err(Refusal::Often);
+        }
+        self.losses += 1;
+        let way = self.kept.way(&self.ask.body)?;
+        Ok(Box::pin(async move {
+            match way {
+                Way::Again => self.again(lost).await,
+                Way::On(rest) => self.go_on(lost, &rest).await,
+            }
+        }))
+    }
+
+    async fn again(mut self: Box<Self>, lost: ReplicaId) -> Result<Resumed, Refusal> {
+        let mut ticket = Ticket::default();
+        ticket.failed_on(lost);
+        // What was lost is asked again only where there is no other, even if others are out of rotation for a moment.
+        let alone = !self.dispatcher.any(&self.ask.want.model, &|replica| *replica != lost);
+        let relay = self.dispatcher.stream(&self.ask, ticket, &|replica| alone || *replica != lost).await?;
+        self.splice = self.kept.splice_again();
+        Ok(self.resumed(relay, "asked_again"))
+    }
+
+    async fn go_on(mut self: Box<Self>, lost: ReplicaId, rest: &Rest) -> Result<Resumed, Refusal> {
+        let model = self.ask.want.model.clone();
+        let kin = self.kin.clone().ok_or(Refusal::NoReplica)?;
+        let dispatcher = Arc::clone(&self.dispatcher);
+        let runtime = dispatcher.runtimes.get(kin.runtime()).map_err(|_| Refusal::NoReplica)?;
+        let (Some(way), Some(tokenize)) = (&runtime.continuation, &runtime.tokenize) else {
+            return Err(Refusal::NoReplica);
+        };
+        let mut ticket = Ticket::default();
+        ticket.failed_on(lost);
+        let able = dispatcher.able(&kin, &model, &mut ticket);
+        if able.is_empty() {
+            return Err(Refusal::NoReplica);
+        }
+        let sent = dispatcher.count(&self.ask, &able, tokenize, rest).await.ok_or(Refusal::Uncounted)?;
+        let ask = self.ask.with_body(rest.request(way, sent));
+        let directory = dispatcher.handle.directory();
+        let may = |id: &ReplicaId| {
+            let able = |replica: &Replica| kin.goes_on_at(replica, &model);
+            *id != lost && directory.read(|directory| directory.replica(id).is_some_and(able))
+        };
+        let relay = dispatcher.stream(&ask, ticket, &may).await?;
+        self.splice = self.kept.splice(rest, sent);
+        Ok(self.resumed(relay, "continued"))
+    }
+
+    fn resumed(mut self: Box<Self>, relay: Box<Relay>, how: &'static str) -> Resumed {
+        let replica = relay.replica();
+        if let Some(replica) = replica {
+            self.kin = self.dispatcher.kin(replica, &self.ask.want.model);
+        }
+        tracing::info!(?replica, how, losses = self.losses, request_id = ?self.ask.id, "stream goes on elsewhere");
+        let whom = replica.map(|replica| format!(" by {replica}")).unwrap_or_default();
+        let comment = format!(": {}{whom}\n\n", how.replace('_', " ")).into();
+        Resumed { keep: self, relay, how, comment }
+    }
+}
+
+impl Ask {
+    fn with_body(&self, body: Bytes) -> Self {
+        Self {
+            method: self.method.clone(),
+            path: self.path.clone(),
+            headers: self.headers.clone(),
+            body,
+            memory: None,
+            want: self.want.clone(),
+            dialect: self.dialect,
+            id: self.id.clone(),
+            since: Instant::now(),
+        }
+    }
+}
+
+impl Dispatcher {
+    fn kin(&self, replica: ReplicaId, model: &ModelId) -> Option<Kin> {
+        self.handle.directory().read(|directory| Kin::of(directory.replica(&replica)?, model))
+    }
+
+    /// Those that may go on, connected ones first, but for those of `ticket`; which gets all others.
+    fn able(&self, kin: &Kin, model: &ModelId, ticket: &mut Ticket) -> Vec<ReplicaId> {
+        let mut able = Vec::new();
+        self.handle.directory().read(|directory| {
+            for replica in directory.replicas(model) {
+                if !kin.goes_on_at(replica, model) {
+                    ticket.failed_on(replica.id);
+                } else if !ticket.tried.contains(&replica.id) {
+                    able.push((!replica.reachability.is_connected(), replica.id));
+                }
+            }
+        });
+        able.sort_by_key(|(away, _)| *away);
+        able.into_iter().map(|(_, id)| id).collect()
+    }
+
+    /// The stream that `ask` asks for, by one that `may` be asked.
+    async fn stream(
+        &self,
+        ask: &Ask,
+        ticket: Ticket,
+        may: &(dyn Fn(&ReplicaId) -> bool + Sync),
+    ) -> Result<Box<Relay>, Refusal> {
+        let answer = self.first_answer(ask, ticket, may).await.map_err(|error| Refusal::Failed(error.to_string()))?;
+        if answer.status() == StatusCode::OK && answer.body().is_event_stream() {
+            return Ok(Box::new(answer.into_body()));
+        }
+        Err(Refusal::Failed(format!("another replica answered {} instead of a stream", answer.status())))
+    }
+
+    /// How many tokens the text has that `rest` goes on from, by one of those who may.
+    async fn count(&self, ask: &Ask, able: &[ReplicaId], way: &Tokenize, rest: &Rest) -> Option<u64> {
+        let body = rest.count(way, ask.want.model.as_str());
+        for replica in able.iter().take(COUNTERS) {
+            let count = self.count_at(*replica, ask, way, body.clone());
+            if let Ok(Some(count)) = time::timeout(COUNT, count).await {
+                return Some(count);
+            }
+        }
+        None
+    }
+
+    async fn count_at(&self, replica: ReplicaId, ask: &Ask, way: &Tokenize, body: Bytes) -> Option<u64> {
+        self.connect(replica.peer).await.ok()?;
+        let mut request = Request::new(Body::from(body));
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = format!("/engine{}", way.path).parse().ok()?;
+        let json = (header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        *request.headers_mut() = headers::to_engine(&HeaderMap::from_iter([json]), replica, &ask.want.model, &ask.id);
+        let answer = self.handle.hop().send(replica.peer, request).await.ok()?;
+        if answer.status() != StatusCode::OK {
+            return None;
+        }
+        let answer = Limited::new(answer.into_body(), COUNT_BYTES).collect().await.ok()?;
+        continuation::counted(way, &answer.to_bytes())
+    }
+}
