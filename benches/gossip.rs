@@ -27,6 +27,7 @@ use dunlin_protocol::{
     load::{EngineLoad, LoadReport, Measured},
     record::Continuation,
     revocation::RevocationList,
+    topic::Topic,
 };
 use folder::Folder;
 use libp2p::{Multiaddr, multiaddr::Protocol};
@@ -107,12 +108,17 @@ fn measure(agents: usize) -> Result<Seen> {
     let proxy = Proxy::start(state, shutdown.clone())?;
     let base = Instant::now();
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let mut nodes = Vec::new();
     for n in 0..agents {
         let state = StateDir::open(folder.0.join(format!("agent-{n}")))?;
         certify(&issuer, &state)?;
-        runtime.block_on(agent(state, proxy.addresses(), base, shutdown.clone()))?;
+        nodes.push(runtime.block_on(agent(state, proxy.addresses(), base, shutdown.clone()))?);
     }
     proxy.knows(agents, &runtime)?;
+    // As each does by itself within minutes: who is not connected with the others has not heard them announce themselves.
+    for node in &nodes {
+        runtime.block_on(node.look_up(Topic::Role(Role::Agent)))?;
+    }
     pause(&runtime, SETTLE);
     let seen = proxy.watch(&runtime, base)?;
     shutdown.cancel();
@@ -146,7 +152,12 @@ fn config(state: StateDir, role: Role) -> Result<Config> {
 }
 
 /// An agent's node, whose one replica reports a load that is never the same twice.
-async fn agent(state: StateDir, bootstrap: Vec<Multiaddr>, base: Instant, shutdown: CancellationToken) -> Result<()> {
+async fn agent(
+    state: StateDir,
+    bootstrap: Vec<Multiaddr>,
+    base: Instant,
+    shutdown: CancellationToken,
+) -> Result<Handle> {
     let mut config = config(state, Role::Agent)?;
     config.bootstrap = bootstrap;
     let (node, handle) = Node::start(config, axum::Router::new()).await?;
@@ -161,14 +172,15 @@ async fn agent(state: StateDir, bootstrap: Vec<Multiaddr>, base: Instant, shutdo
         models: vec![model],
     };
     handle.offer(offer).await;
+    let reporter = handle.clone();
     tokio::spawn(async move {
         let mut ticks = tokio::time::interval(INTERVAL);
         loop {
             ticks.tick().await;
-            handle.report(report(&handle, base));
+            reporter.report(report(&reporter, base));
         }
     });
-    Ok(())
+    Ok(handle)
 }
 
 /// As large as those of busy agents. The rate of chunks says when it was made, milliseconds since `base`.
