@@ -86,7 +86,9 @@ pub enum Refusal {
     #[error("the certificate is not valid")]
     Invalid,
     /// Asked to redeem an invitation, but issues nothing.
-    #[error("the other side does not issue invitations")]
+    #[error(
+        "the other side issues no invitations, or no longer; ask for one on a machine that may issue: where the mesh was created, or a delegate"
+    )]
     NotAnIssuer,
     /// The invitation is not one of this issuer's.
     #[error("the issuer does not know this invitation")]

@@ -87,6 +87,12 @@ fn says_revoked_and_comes_back(mesh: &Mesh<'_>, mut node: Node<'_>, engine: &Dem
     let said = String::from_utf8_lossy(&doctor.stdout).into_owned();
     assert!(doctor.status.code() == Some(1) && said.contains("was revoked"), "{said}");
     assert!(said.contains("ask for a new invitation"), "{said}");
+    wait_for("its log to say so", PATIENCE, || node.process.output().contains("dials nobody any more").then_some(()));
+    // Time in which it would have dialled, and would have been refused, again and again.
+    std::thread::sleep(std::time::Duration::from_secs(4));
+    let log = node.process.output();
+    let count = |what: &str| log.matches(what).count();
+    assert_eq!((count("membership was revoked"), count("refused this one")), (1, 0), "{log}");
     stop(&mut node);
     let token = mesh.proxy.home.ask(&["invite", "--role", "agent"]);
     node.home.join(&token);

@@ -168,6 +168,36 @@ async fn a_revoked_delegate_takes_its_branch_along_and_is_told_why() {
     }
 }
 
+#[tokio::test]
+async fn a_delegate_whose_room_for_revocations_is_taken_is_told_what_to_do() {
+    let mesh = Mesh::new(&[TCP]).await;
+    let first = &mesh.first;
+    let delegate = mesh.member(&[Role::Agent], &[first]).await;
+    let_issue(&mesh, &delegate, DelegationOptions::default()).await;
+    let home = delegate.stop().await.unwrap();
+    let state = StateDir::open(home.path()).unwrap();
+    let issuer = issuer::Issuer::open(&state).unwrap().unwrap();
+    let now = clock::unix_s();
+    let earlier: Vec<_> = (0..dunlin_protocol::limits::DELEGATED_REVOCATIONS)
+        .map(|_| issuer.revoke(PeerId::random(), 0, now).unwrap())
+        .collect();
+    drop(issuer);
+    let delegate = Member::start(state, roles(&[Role::Agent]), &[TCP], &first.addresses(), Some(home)).await;
+    assert_eq!(delegate.handle.members().merge_revocations(earlier.clone()).len(), earlier.len());
+    let token = delegate.handle.invite(delegate.handle.default_invitation().unwrap()).await.unwrap();
+    let member = joined(&token, first, TCP).await;
+    until("connected", SOON, || is_connected(first, &member) && is_connected(first, &delegate)).await;
+    let refused = delegate.handle.revoke(member.peer()).await.unwrap_err();
+    assert!(matches!(refused, ManageError::ListFull), "{refused:?}");
+    assert!(refused.to_string().contains("revoke it where the mesh key lies"), "{refused}");
+    assert!(is_connected(first, &member));
+    let list = delegate.handle.members().revocations();
+    assert!(earlier.iter().all(|entry| list.iter().any(|kept| kept == entry)), "all of them count still");
+    // As it says.
+    first.handle.revoke(member.peer()).await.unwrap();
+    until("out", SOON, || !is_connected(first, &member)).await;
+}
+
 /// A member of the mesh key that redeems a delegate's invitation as well, while it runs.
 async fn who_changes_hands_is_not_half_revoked_in_silence(listen: &str) {
     let mesh = Mesh::new(&[listen]).await;
