@@ -179,7 +179,7 @@ async fn a_delegate_whose_room_for_revocations_is_taken_is_told_what_to_do() {
     let issuer = issuer::Issuer::open(&state).unwrap().unwrap();
     let now = clock::unix_s();
     let earlier: Vec<_> = (0..dunlin_protocol::limits::DELEGATED_REVOCATIONS)
-        .map(|_| issuer.revoke(PeerId::random(), 0, now).unwrap())
+        .map(|_| issuer.revoke(libp2p::identity::Keypair::generate_ed25519().public().to_peer_id(), 0, now).unwrap())
         .collect();
     drop(issuer);
     let delegate = Member::start(state, roles(&[Role::Agent]), &[TCP], &first.addresses(), Some(home)).await;
