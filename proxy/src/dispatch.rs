@@ -41,6 +41,9 @@ use unknown::NotFound;
 const TRIES: usize = 3;
 /// How long the look-up of an unknown model is waited for.
 const LOOK_UP: Duration = Duration::from_secs(2);
+/// So long after its start a proxy that knows no replica at all waits to hear of one: it has no connections yet, and what
+/// a look-up then doesn't find may well be there.
+const SETTLING: Duration = Duration::from_secs(5);
 /// Pause before a replica is asked again for want of another: its agent may be reconnecting.
 const AGAIN: Duration = Duration::from_millis(100);
 /// The same while all replicas are lost, unless one is heard of before: it may have to be dialled.
@@ -63,6 +66,7 @@ pub(crate) struct Dispatcher {
     /// How engines are asked for the rest of an answer.
     runtimes: Catalogue,
     not_found: Mutex<NotFound>,
+    started: Instant,
 }
 
 /// One client's request, with all that is needed to send it several times.
@@ -93,8 +97,8 @@ impl Dispatcher {
         let Config { first_byte, inter_token, hold, .. } = *config;
         // A built-in file that is wrong, which tests rule out, costs continued streams only.
         let runtimes = Catalogue::built_in().unwrap_or_default();
-        let not_found = Mutex::default();
-        Self { handle, pool, metrics, first_byte, inter_token, hold, runtimes, not_found }
+        let (not_found, started) = (Mutex::default(), Instant::now());
+        Self { handle, pool, metrics, first_byte, inter_token, hold, runtimes, not_found, started }
     }
 
     /// The first answer that may be shown to the client.
@@ -233,6 +237,10 @@ impl Dispatcher {
             return Ok(());
         }
         let unknown = Err(Error::unserved(model, Unserved::Unknown));
+        self.settle().await;
+        if known() {
+            return Ok(());
+        }
         if self.not_found().has(model, Instant::now()) {
             return unknown;
         }
@@ -248,6 +256,17 @@ impl Dispatcher {
             Ok(Ok(_)) => self.not_found().add(model, Instant::now()),
         }
         unknown
+    }
+
+    /// Returns when a replica of any model is known, or when there has been time enough to hear of one.
+    async fn settle(&self) {
+        let directory = self.handle.directory();
+        let mut changes = directory.changed();
+        let heard = async {
+            while directory.read(|known| known.all_replicas().next().is_none()) && changes.changed().await.is_ok() {}
+        };
+        // That nothing was heard is no news.
+        let _ = time::timeout_at((self.started + SETTLING).into(), heard).await;
     }
 
     fn not_found(&self) -> MutexGuard<'_, NotFound> {

@@ -3,9 +3,9 @@
 use crate::harness::{
     PATIENCE,
     clients::Clients,
-    engine::{DemoEngine, Llama},
+    engine::{DemoEngine, Llama, free_address},
     load::{Load, Plan},
-    node::{LOOPBACK, Mesh},
+    node::{Home, LOOPBACK, Mesh, Node},
     sandbox::Sandbox,
     wait_for,
 };
@@ -46,6 +46,77 @@ fn replicas_come_and_go_under_load() {
     assert!(share >= 30, "the added replica answered {share} of {}", report.outcomes.len());
     let late = report.outcomes.iter().filter(|outcome| outcome.started > drained);
     assert!(late.into_iter().all(|outcome| outcome.replica.as_ref().is_some_and(|id| id.starts_with(&second))));
+}
+
+/// Every agent and every proxy is replaced, one after the other. Clients know both proxies and ask the other where they
+/// get no connection.
+#[test]
+fn a_rolling_restart_of_everything_is_not_noticed() {
+    let sandbox = Sandbox::new();
+    let engines = [DemoEngine::start(&sandbox, "engine-a", &FAST), DemoEngine::start(&sandbox, "engine-b", &FAST)];
+    // A restarted node is found where it was.
+    let fixed = || {
+        let (http, mesh) = (free_address(), free_address());
+        [http.to_string(), format!("/ip4/127.0.0.1/tcp/{}", mesh.port())]
+    };
+    let ([http_a, mesh_a], [http_b, mesh_b]) = (fixed(), fixed());
+    let args_a = ["proxy", "--no-mdns", "--http", &http_a, "--listen", &mesh_a];
+    let args_b = ["proxy", "--no-mdns", "--http", &http_b, "--listen", &mesh_b];
+    let home = Home::new(&sandbox, "proxy-a");
+    home.ask(&["mesh", "create"]);
+    let first = home.start(&args_a);
+    let token = first.home.ask(&["invite", "--role", "proxy"]);
+    let invitations = [0, 1].map(|_| first.home.ask(&["invite", "--role", "agent"]));
+    let second = Home::new(&sandbox, "proxy-b");
+    second.join(&token);
+    let second = second.start(&args_b);
+    let agents: Vec<_> = ["a", "b"]
+        .into_iter()
+        .zip(invitations)
+        .map(|(name, invitation)| {
+            let home = Home::new(&sandbox, name);
+            home.join(&invitation);
+            home
+        })
+        .collect();
+    let agent_args = engines.each_ref().map(|engine| {
+        let url = engine.url();
+        ["agent"]
+            .iter()
+            .chain(&LOOPBACK)
+            .map(|&arg| arg.to_owned())
+            .chain(["--engine".to_owned(), url])
+            .collect::<Vec<_>>()
+    });
+    let mut agents: Vec<_> = agents
+        .into_iter()
+        .zip(&agent_args)
+        .map(|(home, args)| {
+            let args: Vec<&str> = args.iter().map(String::as_str).collect();
+            (home.start(&args), args)
+        })
+        .collect();
+    let mut proxies = [(first, args_a), (second, args_b)];
+    let ready = |proxies: &[(Node<'_>, [&str; 6]); 2]| {
+        for (proxy, _) in proxies {
+            proxy.wait_for_replicas("demo", 2);
+        }
+    };
+    ready(&proxies);
+    let endpoints = proxies.each_ref().map(|(proxy, _)| proxy.endpoint());
+    let load = Load::start_at(&endpoints, &plan(8));
+    load.wait_for_more(40);
+    for n in 0..2 {
+        let (agent, args) = &mut agents[n];
+        agent.restart(args);
+        ready(&proxies);
+        load.wait_for_more(40);
+        let (proxy, args) = &mut proxies[n];
+        proxy.restart(args);
+        ready(&proxies);
+        load.wait_for_more(40);
+    }
+    load.finish().assert_all_whole();
 }
 
 /// A proxy that is restarted knows its keys, finds the replicas again, and lets its clients finish first.

@@ -52,17 +52,23 @@ pub(crate) struct Load {
 
 impl Load {
     pub(crate) fn start(endpoint: &Endpoint, plan: &Plan) -> Self {
+        Self::start_at(std::slice::from_ref(endpoint), plan)
+    }
+
+    /// Clients that go to each endpoint in turn, and to the next where no answer begins.
+    pub(crate) fn start_at(endpoints: &[Endpoint], plan: &Plan) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let outcomes = Arc::new(Mutex::new(Vec::new()));
         let client = |number: usize| {
-            let (endpoint, plan) = (endpoint.clone(), plan.clone());
+            let (mut endpoints, plan) = (endpoints.to_vec(), plan.clone());
             let (stop, outcomes) = (stop.clone(), outcomes.clone());
             move || {
                 for count in 0.. {
                     if stop.load(Ordering::Relaxed) {
                         break;
                     }
-                    let outcome = ask(&endpoint, &plan, &format!("client {number}, question {count}"));
+                    endpoints.rotate_left(1);
+                    let outcome = ask(&endpoints, &plan, &format!("client {number}, question {count}"));
                     // A client that is refused at once must not turn into a flood.
                     if outcome.end != End::Whole {
                         std::thread::sleep(Duration::from_millis(50));
@@ -103,14 +109,14 @@ impl Drop for Load {
     }
 }
 
-fn ask(endpoint: &Endpoint, plan: &Plan, prompt: &str) -> Outcome {
+fn ask(endpoints: &[Endpoint], plan: &Plan, prompt: &str) -> Outcome {
     let started = Instant::now();
     let outcome = |replica, first_byte, end| Outcome { replica, started, first_byte, end };
-    let answer = if plan.stream {
-        endpoint.chat_stream(&plan.model, prompt, plan.tokens)
-    } else {
-        endpoint.start("/v1/chat/completions", &super::http::chat_body(&plan.model, prompt, plan.tokens, false))
-    };
+    let body = super::http::chat_body(&plan.model, prompt, plan.tokens, plan.stream);
+    let (first, others) = endpoints.split_first().unwrap();
+    let tried = first.start("/v1/chat/completions", &body);
+    let answer =
+        others.iter().fold(tried, |tried, other| tried.or_else(|_| other.start("/v1/chat/completions", &body)));
     let answer = match answer {
         Ok(answer) => answer,
         Err(error) => return outcome(None, started.elapsed(), End::Failed(error.to_string())),
