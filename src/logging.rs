@@ -3,6 +3,7 @@
 
 use crate::exit::Failure;
 use std::io::IsTerminal;
+use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
 
 /// A short command speaks only when something is wrong.
@@ -14,6 +15,9 @@ const SERVICE: &str = "info,libp2p=error,multistream_select=warn,quinn=warn";
 const SERVICE_ON_TERMINAL: &str =
     "warn,dunlin=info,dunlin_agent=info,dunlin_node=warn,dunlin_node::admission=info,dunlin_proxy=warn,libp2p=error";
 
+/// Lines that wait to be written while whoever reads them is slow. More are lost: a node must not stand still for its log.
+const WAITING_LINES: usize = 16_384;
+
 /// How log lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Format {
@@ -21,11 +25,11 @@ enum Format {
     Json,
 }
 
-/// Starts logging to standard error.
+/// Starts logging to standard error, from a thread of its own. What was said is written once the guard is dropped.
 ///
 /// # Errors
 /// `DUNLIN_LOG_FORMAT` is none of its choices.
-pub(crate) fn start(service: bool) -> Result<(), Failure> {
+pub(crate) fn start(service: bool) -> Result<WorkerGuard, Failure> {
     let terminal = std::io::stderr().is_terminal();
     let usual = match (service, terminal) {
         (false, _) => COMMAND,
@@ -33,12 +37,14 @@ pub(crate) fn start(service: bool) -> Result<(), Failure> {
         (true, true) => SERVICE_ON_TERMINAL,
     };
     let filter = EnvFilter::try_from_env("DUNLIN_LOG").unwrap_or_else(|_| EnvFilter::new(usual));
-    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let (writer, guard) = NonBlockingBuilder::default().buffered_lines_limit(WAITING_LINES).finish(std::io::stderr());
+    // A line that could not be written would be reported on standard error, by a macro that panics when that fails.
+    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).log_internal_errors(false);
     match format(std::env::var("DUNLIN_LOG_FORMAT").ok().as_deref(), terminal)? {
         Format::Human => subscriber.with_target(false).with_ansi(terminal).compact().init(),
         Format::Json => subscriber.json().flatten_event(true).init(),
     }
-    Ok(())
+    Ok(guard)
 }
 
 fn format(asked: Option<&str>, terminal: bool) -> Result<Format, Failure> {

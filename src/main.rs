@@ -28,9 +28,15 @@ fn main() -> ExitCode {
     CompleteEnv::with_factory(args::Args::command).var(complete::VARIABLE).complete();
     let args = args::Args::parse();
     let service = args.command.service();
-    let started = logging::start(service.is_some()).map_err(anyhow::Error::from);
-    let threads = || service.map_or(Ok(1), |(threads, config)| settings::worker_threads(threads, config));
-    match started.and_then(|()| runtime(threads()?)).and_then(|runtime| runtime.block_on(commands::run(args))) {
+    let is_service = service.is_some();
+    let threads = service.map_or(Ok(1), |(threads, config)| settings::worker_threads(threads, config));
+    let ended = logging::start(is_service).map_err(anyhow::Error::from).and_then(|log| {
+        let ended = runtime(threads?)?.block_on(commands::run(args));
+        // What was logged comes before the error that ends it.
+        drop(log);
+        ended
+    });
+    match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => exit::report(&error),
     }

@@ -119,6 +119,29 @@ fn a_rolling_restart_of_everything_is_not_noticed() {
     load.finish().assert_all_whole();
 }
 
+/// A full disk under the log, or a reader of it that went away: what is said is lost, and nothing else.
+#[test]
+fn a_log_that_cannot_be_written_costs_nothing_else() {
+    let sandbox = Sandbox::new();
+    let home = Home::new(&sandbox, "node");
+    let mut shell = sandbox.command("sh");
+    let up = home.command(&[&["up", "--http", "127.0.0.1:0", "--launch", "demo"], &LOOPBACK[..]].concat());
+    shell.args(["-c", "exec \"$@\" 2>/dev/full", "sh"]).arg(up.get_program()).args(up.get_args());
+    let mut process = sandbox.start("up", shell);
+    let ready = || home.run(&["models"]).stdout.windows(3).any(|seen| seen == b"1/1").then_some(());
+    wait_for("the built-in engine", PATIENCE, || {
+        process.assert_running();
+        ready()
+    });
+    let engine = || sandbox.processes().into_iter().find(|(_, line)| line.contains("demo-engine")).map(|(id, _)| id);
+    let first = engine().unwrap();
+    rustix::process::kill_process(rustix::process::Pid::from_raw(first).unwrap(), Signal::KILL).unwrap();
+    wait_for("another engine", PATIENCE, || engine().filter(|id| *id != first));
+    wait_for("its first answer", PATIENCE, ready);
+    process.signal(Signal::TERM);
+    assert_eq!(process.wait(PATIENCE).code(), Some(0));
+}
+
 /// A proxy that is restarted knows its keys, finds the replicas again, and lets its clients finish first.
 #[test]
 fn a_proxy_restarts() {
