@@ -187,6 +187,8 @@ fn a_neighbour_of_another_mesh_is_named() {
     wait_for("the neighbour to be met", PATIENCE, || {
         (node.status()["other_meshes"][0]["peer"] == other.as_str()).then_some(())
     });
+    // An engine that starts is a problem to the doctor.
+    node.wait_for_replicas("demo", 1);
     let said = node.home.ask(&["doctor"]);
     let line = said.lines().find(|line| line.contains("neighbour"));
     assert!(line.is_some_and(|line| line.contains(&other) && line.contains("another mesh")), "{said}");
