@@ -2,7 +2,7 @@
 
 use crate::harness::{
     PATIENCE,
-    http::{Endpoint, chat_body},
+    http::{Endpoint, Streamed, chat_body},
     load::{Load, Plan},
     netns::{Lab, within},
     node::{Home, Node},
@@ -87,6 +87,42 @@ fn a_vanished_host_fails_nobody_before_the_first_byte() {
 
     lab.mend(&far);
     drop(vanishes);
+}
+
+/// A stream from a host that vanishes is silent until the connection is given up, and then goes on from another.
+#[test]
+fn a_stream_goes_on_when_its_host_vanishes() {
+    let sandbox = Sandbox::new();
+    let Some(mut lab) = Lab::new(&sandbox) else { return };
+    let (near, far) = lab.cable("near", "far");
+    let (proxy, endpoint) = proxy(&sandbox, &near, "10.78.0.1");
+    let stays = agent(&sandbox, &proxy, "stays", &near, &["/ip4/10.78.0.1/tcp/0"]);
+    let vanishes = agent(&sandbox, &proxy, "vanishes", &far, &["/ip4/10.78.0.2/tcp/0", "/ip4/10.78.0.2/udp/0/quic-v1"]);
+    wait_for("both to have proved that they go on", PATIENCE, || {
+        (proxy.home.list(&["models"])[0]["exact"].as_u64() == Some(2)).then_some(())
+    });
+    let gone = vanishes.peer_id();
+    let (text, since) = within(&near, || {
+        let mut stream = wait_for("a stream from the host that vanishes", PATIENCE, || {
+            let stream = endpoint.chat_stream("demo", "cables", 90).unwrap();
+            stream.header("x-dunlin-replica").unwrap().starts_with(&gone).then_some(stream)
+        });
+        let mut first = [0; 2000];
+        stream.read_exact(&mut first).unwrap();
+        lab.cut(&far);
+        let since = Instant::now();
+        let mut text = String::from_utf8(first.to_vec()).unwrap();
+        stream.read_to_string(&mut text).unwrap();
+        (text, since.elapsed())
+    });
+    assert!(text.contains(&format!(": continued by {}", stays.peer_id())), "{text}");
+    assert!(text.ends_with("data: [DONE]\n\n"), "{text}");
+    let mut streamed = Streamed::default();
+    text.lines().filter_map(|line| line.strip_prefix("data: ")).for_each(|data| streamed.take(data));
+    let whole = within(&near, || endpoint.chat("demo", "cables", 90)).unwrap().content();
+    assert_eq!(streamed.text, whole);
+    assert!(since < Duration::from_secs(20), "{since:?}");
+    lab.mend(&far);
 }
 
 /// A short cut is not the end: nothing is restarted, and the host is back in service by itself.

@@ -7,6 +7,8 @@ use crate::{
     mesh::{Agent, Mesh},
 };
 use bytes::Bytes;
+use dunlin_node::Offer;
+use dunlin_protocol::record::Continuation;
 use http::{Method, StatusCode};
 use http_body_util::BodyExt;
 use std::{
@@ -75,7 +77,7 @@ async fn silence_is_a_loss_and_comments_are_none() {
         true,
     );
     let (engine, _agents) =
-        pair(&mesh, Play::Stream(vec![ONE, ONE], Duration::from_millis(600), true), pings.clone()).await;
+        pair(&mesh, Play::Stream(vec![ONE; 20], Duration::from_millis(600), true), pings.clone()).await;
     let since = Instant::now();
     let text = mesh.client().post(CHAT, BODY).await.text();
     assert!(text.contains(": continued by") && text.ends_with(DONE), "{text}");
@@ -114,7 +116,9 @@ async fn a_stream_that_is_lost_again_and_again_ends() {
 async fn who_has_not_proved_it_is_not_asked() {
     let mesh = Mesh::new().await;
     let engine = Engine::new(broken(&[ROLE, ONE]));
-    let _agents = [mesh.agent(&["m"], 4, &engine).await, mesh.agent(&["m"], 4, &engine).await];
+    let unproved = |offer: &mut Offer| offer.continuation = Continuation::None;
+    let _agents =
+        [mesh.kin_agent(&["m"], 4, &engine, unproved).await, mesh.kin_agent(&["m"], 4, &engine, unproved).await];
     let text = mesh.client().post(CHAT, BODY).await.text();
     assert!(text.contains("stream_interrupted") && text.contains("no other replica"), "{text}");
     assert_eq!((engine.asked(), lost(&mesh, "no_replica").await), (1, 1.0));

@@ -91,10 +91,22 @@ impl Mesh {
 
     /// The same with an engine that has proved to go on with a partial answer to the letter.
     pub(crate) async fn exact_agent(&self, models: &[&str], slots: u16, engine: &Engine) -> Agent {
+        self.kin_agent(models, slots, engine, |_| {}).await
+    }
+
+    /// The same with an offer changed by `change`.
+    pub(crate) async fn kin_agent(
+        &self,
+        models: &[&str],
+        slots: u16,
+        engine: &Engine,
+        change: impl FnOnce(&mut Offer),
+    ) -> Agent {
         let agent = self.agent_not_ready(engine).await;
         let mut offered = offer(ReplicaState::Ready, models, slots);
         offered.continuation = Continuation::Exact;
         offered.models.iter_mut().for_each(|model| model.root = Some(1));
+        change(&mut offered);
         agent.handle.offer(offered).await;
         self.until(|mesh| mesh.knows(&agent, models[0], true)).await;
         agent
