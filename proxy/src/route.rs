@@ -126,7 +126,8 @@ impl Speed {
         // Answers in one piece tell of no first token: all of their time is taken for decoding.
         let decode = measured.service_us.map(|whole| whole.saturating_sub(measured.ttft_us.unwrap_or(0)));
         Self {
-            first_token_us: us(measured.first_token_us.or(measured.ttft_us)),
+            // Not the plain average of all instead: it is there after one request, and waiting for others is in it.
+            first_token_us: us(measured.first_token_us),
             per_kib_us: us(measured.prefill_us_per_kib),
             decode_us: us(decode),
         }

@@ -10,8 +10,9 @@ use std::time::Duration;
 const KEEP: f64 = 0.95;
 /// Weight of a request that found another one being prefilled.
 const NOT_ALONE: f64 = 0.1;
-/// Samples, by weight, before there is anything to say.
-const ENOUGH: f64 = 1.0;
+/// Samples, by weight, before there is anything to say: of the first alone, on a cold engine or in a busy moment, proxies
+/// would conclude that the replica is slow, send nothing there, and it would not be measured again for a minute.
+const ENOUGH: f64 = 2.5;
 /// A request that takes this many times what was expected counts as no slower: it hung, or came in a bad moment. An
 /// engine that has really turned slow is followed all the same, a few requests later.
 const OUTLIER: f64 = 4.0;
@@ -95,6 +96,17 @@ mod tests {
             prefill.add(kib, 20 * MS + 5 * MS * kib, true);
         }
         assert!(close(prefill.per_kib(), 5 * MS) && close(prefill.first_token(), 20 * MS), "{prefill:?}");
+    }
+
+    /// It may have met a cold engine.
+    #[test]
+    fn the_first_requests_alone_are_no_speed() {
+        let mut prefill = Prefill::default();
+        for (nth, ttft) in [900, 30, 30].into_iter().enumerate() {
+            assert_eq!(prefill.first_token(), None, "after {nth}");
+            prefill.add(4, ttft * MS, true);
+        }
+        assert!(prefill.first_token().is_some());
     }
 
     #[test]
