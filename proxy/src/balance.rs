@@ -498,6 +498,12 @@ impl<W> Balancer<W> {
         self.line.models()
     }
 
+    /// How long one more request like this would wait. `None`: nothing is known of that.
+    #[must_use]
+    pub fn wait(&self, want: &Want) -> Option<Duration> {
+        self.line.wait(&want.model, want.tenant)
+    }
+
     /// Requests that wait now.
     #[must_use]
     pub fn waiting(&self) -> usize {

@@ -150,7 +150,7 @@ impl Error {
             Unserved::StillStarting => {
                 Self::NoReplica { model, why: "became ready in time; `dunlin doctor` on its node says what it lacks" }
             }
-            Unserved::StillFull => Self::Full { model, why: "none became free in time", wait: None },
+            Unserved::StillFull { wait } => Self::Full { model, why: "none became free in time", wait },
             Unserved::TooMany { wait } => Self::Full { model, why: "as many requests wait already as may", wait },
             Unserved::TooLong { wait } => {
                 Self::Full { model, why: "those who wait will take longer than a request may wait", wait: Some(wait) }
@@ -285,7 +285,7 @@ mod tests {
             (Error::Auth(auth::Error::Missing), 401, "invalid_api_key", false),
             (Error::Auth(auth::Error::NotLocal), 403, "host_not_allowed", false),
             (Error::ModelNotFound { model: model() }, 404, "model_not_found", false),
-            (Error::unserved(&model(), Unserved::StillFull), 429, "all_replicas_busy", true),
+            (Error::unserved(&model(), Unserved::StillFull { wait: None }), 429, "all_replicas_busy", true),
             (Error::unserved(&model(), Unserved::TooMany { wait: None }), 429, "all_replicas_busy", true),
             (Error::unserved(&model(), Unserved::TooLong { wait: SOON }), 429, "all_replicas_busy", true),
             (Error::unserved(&model(), Unserved::NoReplica), 503, "no_replica_available", true),

@@ -43,7 +43,10 @@ pub(crate) enum Unserved {
     /// None was up by the deadline though some are starting.
     StillStarting,
     /// All slots were taken until the deadline.
-    StillFull,
+    StillFull {
+        /// How long another would wait, as far as that is known.
+        wait: Option<Duration>,
+    },
     /// So many wait already that this one may not.
     TooMany {
         /// How long it would wait, as far as that is known.
@@ -98,6 +101,7 @@ impl Pool {
             Ok(Err(_)) | Err(_) => Err(match self.seen(model).unserved() {
                 // It was served a moment ago, or nobody had waited.
                 Unserved::Unknown => Unserved::NoReplica,
+                Unserved::StillFull { .. } => Unserved::StillFull { wait: self.balancer().wait(want) },
                 why => why,
             }),
         }

@@ -221,6 +221,8 @@ impl Client {
             http2::Builder::new(streams)
                 .timer(TokioTimer::new())
                 .max_concurrent_streams(HTTP2_STREAMS)
+                // A balancer in front whose users all hang up at once is no attacker: its connection carries others too.
+                .max_pending_accept_reset_streams(Some(HTTP2_STREAMS as usize))
                 .keep_alive_interval(HTTP2_PING)
                 .max_header_list_size(BUFFER as u32)
                 .serve_connection(

@@ -67,6 +67,11 @@ impl Watch {
         (terminal || self.stage() > before).then_some(rest)
     }
 
+    /// Whether a part of an event went by whose line hasn't ended: it was too large to be held back.
+    pub(crate) fn is_mid_line(&self) -> bool {
+        self.mid_line
+    }
+
     /// How the stream stands.
     pub(crate) fn stage(&self) -> Stage {
         let finished = if self.choices.all_finished() { Stage::Finished } else { Stage::Open };

@@ -46,7 +46,7 @@ impl Seen {
     pub(super) fn unserved(&self) -> Unserved {
         match self {
             Self { known: false, .. } => Unserved::Unknown,
-            Self { ready, .. } if !ready.is_empty() => Unserved::StillFull,
+            Self { ready, .. } if !ready.is_empty() => Unserved::StillFull { wait: None },
             Self { starting: true, .. } => Unserved::StillStarting,
             _ => Unserved::NoReplica,
         }

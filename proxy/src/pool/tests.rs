@@ -244,7 +244,7 @@ async fn the_line_has_an_end_and_a_deadline() {
     sleep(Duration::from_millis(10)).await;
     assert_eq!(at_once(world.lease()).await.unwrap_err(), Unserved::TooMany { wait: None });
     for waiting in waiting {
-        assert_eq!(waiting.await.unwrap().unwrap_err(), Unserved::StillFull);
+        assert_eq!(waiting.await.unwrap().unwrap_err(), Unserved::StillFull { wait: None });
     }
     assert_eq!(world.pool.waiting(), 0);
 }

@@ -61,6 +61,12 @@ async fn a_broken_stream_ends_with_an_error_event_and_never_with_done() {
         assert!(!text.contains("[DONE]") && !text.contains("choi\n"), "{text}");
     }
     assert!(mesh.metric("dunlin_proxy_broken_answers_total").await >= 5.0);
+    // Of an event too large to be held back until it is whole, a part has gone out.
+    let large: &'static str = Box::leak(format!("data: {}", "y".repeat(3 << 19)).into_boxed_str());
+    engine.play(Play::Stream(vec![ONE, large], Duration::from_millis(1), true));
+    let text = mesh.client().stream("m").await.text();
+    let end = text.rsplit("\n\n").nth(1).unwrap();
+    assert!(text.contains("yyy\n\nevent:") && end.starts_with("event: error\ndata: {\"error\":{"), "{end}");
     // Finished in all but the last word, however the connection ended.
     for clean in [true, false] {
         engine.play(Play::Stream(vec![ONE, LAST], Duration::from_millis(1), clean));

@@ -233,13 +233,16 @@ impl Relay {
             (Some(Err(refusal)), _) => Some(refusal),
             _ => None,
         };
-        Next::Last(self.given_up(watched.dialect, refusal.as_ref()))
+        Next::Last(self.given_up(Some(&watched), refusal.as_ref()))
     }
 
-    fn given_up(&mut self, dialect: Dialect, refusal: Option<&Refusal>) -> Frame<Bytes> {
+    fn given_up(&mut self, watched: Option<&Watched>, refusal: Option<&Refusal>) -> Frame<Bytes> {
         self.metrics.broken.inc();
         self.metrics.lost_stream(refusal.map_or("endpoint", Refusal::label));
-        Frame::data(errors::broken_event(dialect, refusal))
+        let event = errors::broken_event(watched.map_or(Dialect::OpenAi, |watched| watched.dialect), refusal);
+        // Behind half a line it would be part of that.
+        let mid_line = watched.is_some_and(|watched| watched.watch.is_mid_line());
+        Frame::data(if mid_line { [b"\n\n", event.as_ref()].concat().into() } else { event })
     }
 
     /// Another replica was asked.
@@ -254,10 +257,7 @@ impl Relay {
                 self.keep = Some(Ok(keep));
                 Frame::data(comment)
             }
-            Err(refusal) => {
-                let dialect = watched.map_or(Dialect::OpenAi, |watched| watched.dialect);
-                self.given_up(dialect, Some(&refusal))
-            }
+            Err(refusal) => self.given_up(watched.as_ref(), Some(&refusal)),
         }
     }
 
