@@ -9,6 +9,7 @@ mod script;
 
 use crate::harness::{
     engine::DemoEngine,
+    http::Endpoint,
     node::{LOOPBACK, Mesh, Node},
     sandbox::Sandbox,
     wait_for,
@@ -20,8 +21,8 @@ use std::time::{Duration, Instant};
 
 const REPLICAS: usize = 3;
 const CLIENTS: usize = 8;
-/// As in production, but for a machine that is slow to begin.
-const PROXY: [&str; 2] = ["--first-byte-timeout", "3"];
+/// Shorter than in production, so that faults that last seconds are long.
+const PROXY: [&str; 4] = ["--first-byte-timeout", "3", "--inter-token-timeout", "2"];
 /// Answers of 80 tokens take half a second, so most faults meet some in their middle.
 const ENGINE: [&str; 4] = ["--tokens-per-second", "160", "--slots", "16"];
 const SECONDS: u64 = 60;
@@ -123,8 +124,18 @@ fn chaos() {
         (mesh.proxy.replicas("demo") == REPLICAS as u64).then_some(())
     });
     let counts = load.finish();
-    println!("{} faults; {counts}", steps.len());
+    let streams = lost_streams(&mesh.endpoint);
+    println!("{} faults; {counts}\n{}", steps.len(), streams.join("\n"));
     if !counts.is_right() {
         panic!("seed {seed}, {seconds} s\n{}\n{counts}\n{}", timeline.join("\n"), counts.wrong.join("\n"));
     }
+    let is_continued = |line: &&String| line.contains("\"continued\"");
+    assert!(steps.len() < 10 || streams.iter().any(|line| is_continued(&line)), "none went on: {streams:?}");
+}
+
+/// What the proxy counted of streams that lost their replica.
+fn lost_streams(endpoint: &Endpoint) -> Vec<String> {
+    let page = endpoint.get("/metrics").unwrap().text();
+    let counters = page.lines().filter(|line| line.starts_with("dunlin_proxy_lost_streams_total"));
+    counters.map(str::to_owned).collect()
 }

@@ -40,9 +40,13 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    /// Whether every answer was whole, or ended in words after a right beginning.
+    /// Whether every answer was whole, but for one in a thousand that ended in words after a right beginning.
     pub(super) fn is_right(&self) -> bool {
-        self.failed == 0 && self.silent == 0 && self.different == 0 && self.requests > 0
+        self.failed == 0
+            && self.silent == 0
+            && self.different == 0
+            && self.requests > 0
+            && self.told <= self.requests / 1000
     }
 
     fn add(&mut self, asked: Asked) {
@@ -51,7 +55,7 @@ impl Counts {
         self.longest_gap = self.longest_gap.max(asked.gap);
         let (count, wrong) = match asked.end {
             End::Whole => (&mut self.whole, None),
-            End::Told => (&mut self.told, None),
+            End::Told(why) => (&mut self.told, Some(why)),
             End::Failed(why) => (&mut self.failed, Some(why)),
             End::Silent(why) => (&mut self.silent, Some(why)),
             End::Different(why) => (&mut self.different, Some(why)),
@@ -84,7 +88,7 @@ struct Asked {
 
 enum End {
     Whole,
-    Told,
+    Told(String),
     Failed(String),
     Silent(String),
     Different(String),
@@ -181,7 +185,7 @@ fn ask(endpoint: &Endpoint, question: &str, right: &str) -> Asked {
     } else if streamed.text.is_empty() {
         End::Failed(seen())
     } else if streamed.error.is_some() && !streamed.done {
-        End::Told
+        End::Told(seen())
     } else {
         End::Silent(seen())
     };
