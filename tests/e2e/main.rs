@@ -15,8 +15,6 @@ mod failover;
 mod harness;
 mod lifecycle;
 mod load;
-#[cfg(target_os = "linux")]
-mod many;
 mod mesh;
 mod metrics;
 #[cfg(target_os = "linux")]
