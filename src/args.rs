@@ -224,7 +224,7 @@ pub(crate) enum MeshCommand {
     #[command(after_help = "\
 The memberships that it gives end when its right does: with `undelegate`, `revoke`, or at the end of --ttl.
 A machine keeps what it once got: to give it less, run `dunlin mesh undelegate` first.
-To go on inviting on this machine without the mesh key, name this machine itself, then: dunlin mesh key export --remove.
+To go on inviting on this machine without the mesh key, name this machine itself, then: dunlin mesh key export --remove --file FILE.
 
 Examples:
   dunlin mesh delegate 12D3KooW...
@@ -254,7 +254,7 @@ Examples:
         /// Write it to a new file that only its owner may read, instead of printing it
         #[arg(long, value_name = "FILE")]
         file: Option<PathBuf>,
-        /// Remove it from this machine; needs a machine that `mesh delegate` named
+        /// Remove it from this machine; needs --file or a terminal, and a machine that `mesh delegate` named for a day or more
         #[arg(long)]
         remove: bool,
     },
@@ -464,7 +464,7 @@ pub(crate) struct DemoEngineArgs {
     #[arg(long = "adapter", value_name = "MODEL", value_delimiter = ',')]
     pub(crate) adapters: Vec<ModelId>,
     /// Requests worked on at once
-    #[arg(long, value_name = "N", default_value_t = 8)]
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) slots: u16,
     /// Time to first token of an empty prompt, milliseconds
     #[arg(long, value_name = "MS", default_value_t = 0)]
@@ -544,6 +544,12 @@ mod tests {
             assert!(takes(&[service, "--worker-threads", "2"]), "{service}");
             assert!(!takes(&[service, "--output", "json"]), "{service}");
         }
+    }
+
+    #[test]
+    fn an_engine_that_could_work_on_nothing_is_refused() {
+        let slots = |count| Args::try_parse_from(["dunlin", "demo-engine", "--slots", count]).is_ok();
+        assert!(slots("1") && slots("65535") && !slots("0"));
     }
 
     #[test]

@@ -38,6 +38,7 @@ fn main() -> ExitCode {
     });
     match ended {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error) if error.downcast_ref().is_some_and(output::Unwritten::is_unread) => ExitCode::SUCCESS,
         Err(error) => exit::report(&error),
     }
 }

@@ -1,28 +1,46 @@
 //! What commands print. Results go to standard output, words about them to standard error, so that scripts can take
-//! the one and people read both. A reader that goes away (`dunlin peers | head`) is no error.
+//! the one and people read both. A reader that goes away (`dunlin peers | head`) is no error; any other failure is.
 
 use crate::args::Output;
 use comfy_table::{Table, presets};
 use serde::Serialize;
-use std::io::Write;
+use std::io::{self, Write};
+
+/// Standard output took no more.
+#[derive(Debug, thiserror::Error)]
+#[error("the result could not be written to standard output: {0}")]
+pub(crate) struct Unwritten(io::Error);
+
+impl Unwritten {
+    /// Whether nobody reads any more, which is the reader's to decide.
+    pub(crate) fn is_unread(&self) -> bool {
+        self.0.kind() == io::ErrorKind::BrokenPipe
+    }
+}
 
 /// Prints a line of the result.
-pub(crate) fn line(text: &str) {
-    let _ = writeln!(std::io::stdout(), "{text}");
+pub(crate) fn line(text: &str) -> Result<(), Unwritten> {
+    whole(format!("{text}\n").as_bytes())
 }
 
 /// Prints lines of the result in one piece: log lines, which go to standard error, come before or after them where both end
-/// up in one place.
+/// up in one place. A service does its work whether or not that can be written.
 pub(crate) fn block(lines: &[String]) {
     let text: String = lines.iter().flat_map(|line| [line, "\n"]).collect();
-    let _ = std::io::stdout().write_all(text.as_bytes());
+    if let Err(error) = whole(text.as_bytes()) {
+        note(&format!("warning: {error}"));
+    }
 }
 
-/// Prints a piece of a streamed result at once.
-pub(crate) fn piece(text: &[u8]) -> std::io::Result<()> {
-    let mut out = std::io::stdout().lock();
-    out.write_all(text)?;
-    out.flush()
+/// Prints all of a result.
+pub(crate) fn whole(text: &[u8]) -> Result<(), Unwritten> {
+    piece(text).or_else(|error| if error.is_unread() { Ok(()) } else { Err(error) })
+}
+
+/// Prints a piece of a streamed result at once. That nobody reads any more is an error here, so that the stream ends.
+pub(crate) fn piece(text: &[u8]) -> Result<(), Unwritten> {
+    let mut out = io::stdout().lock();
+    out.write_all(text).and_then(|()| out.flush()).map_err(Unwritten)
 }
 
 /// Prints a remark for a person.
@@ -38,8 +56,8 @@ pub(crate) fn error_line(text: &str) {
 /// Prints `value` as JSON or in the words that `human` finds for it.
 pub(crate) fn show<T: Serialize>(output: Output, value: &T, human: impl FnOnce(&T) -> String) -> anyhow::Result<()> {
     match output {
-        Output::Json => line(&serde_json::to_string_pretty(value)?),
-        Output::Human => line(human(value).trim_end()),
+        Output::Json => line(&serde_json::to_string_pretty(value)?)?,
+        Output::Human => line(human(value).trim_end())?,
     }
     Ok(())
 }

@@ -15,6 +15,7 @@ use engines::EngineFile;
 use libp2p::{Multiaddr, multiaddr::Protocol};
 use serde::{Deserialize, Deserializer, de::Error as _};
 use std::{
+    io::Read,
     net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener},
     path::{Path, PathBuf},
     time::Duration,
@@ -86,11 +87,13 @@ impl File {
 
 /// The text of a file that a person wrote.
 fn read_bounded(path: &Path) -> Result<String> {
-    let size = std::fs::metadata(path)?.len();
-    if size > FILE_BYTES {
-        bail!("it has {size} bytes; at most {FILE_BYTES} are read");
+    let mut text = String::new();
+    // What is read is counted, since pipes and devices tell no size.
+    std::fs::File::open(path)?.take(FILE_BYTES + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > FILE_BYTES {
+        bail!("it has more than {FILE_BYTES} bytes, which is no configuration");
     }
-    Ok(std::fs::read_to_string(path)?)
+    Ok(text)
 }
 
 /// Threads of a process that goes on. Asked before anything runs, so that the file is read once more for it.
@@ -184,7 +187,7 @@ impl EndpointSettings {
     pub(crate) fn resolve(args: &EndpointArgs, file: &File) -> Result<Self> {
         let seconds = |name: &str, value: Option<f64>| match value {
             Some(value) if value > 0.0 && value <= 86_400.0 => Ok(Some(Duration::from_secs_f64(value))),
-            Some(value) => bail!("endpoint.{name} is {value}; give a number from 0 to 86400"),
+            Some(value) => bail!("endpoint.{name} is {value}; give a number above 0, up to 86400"),
             None => Ok(None),
         };
         let first_byte = seconds("first_byte_timeout_seconds", file.endpoint.first_byte_timeout_seconds)?;
@@ -265,6 +268,22 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         assert_eq!(told, [1, 3, 2]);
         assert!(refused.contains("from 1 to 256"), "{refused}");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_file_without_end_is_not_read_to_its_end() {
+        let error = format!("{:#}", File::read(Some(Path::new("/dev/zero"))).unwrap_err());
+        assert!(error.contains("/dev/zero") && error.contains("more than 1048576 bytes"), "{error}");
+    }
+
+    #[test]
+    fn a_deadline_of_nothing_is_answered_with_the_right_range() {
+        for name in ["first_byte_timeout_seconds", "inter_token_timeout_seconds"] {
+            let file = file(&format!("[endpoint]\n{name} = 0.0\n")).unwrap();
+            let error = EndpointSettings::resolve(&EndpointArgs::default(), &file).unwrap_err().to_string();
+            assert!(error.contains(name) && error.contains("above 0"), "{error}");
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ mod signer;
 
 use crate::state::{
     self, StateDir,
-    issuer_db::{self, Issued, IssuedRow, IssuerDb},
+    issuer_db::{self, Elsewhere, Issued, IssuedRow, IssuerDb, Remembered},
 };
 pub use delegating::{DELEGATION_LIFE, DelegationOptions};
 use dunlin_protocol::{
@@ -193,8 +193,8 @@ impl Issuer {
     fn issue(&self, grant: Grant, revocations: &RevocationList, now: u64) -> Result<Chain, Error> {
         let branch = self.0.signer.branch();
         let issued_at = first_moment(&grant.subject, branch, revocations, now)?;
-        let (row, chain) = self.certify(grant, branch, issued_at, now)?;
-        self.0.db.add_issued(&row, now)?;
+        let (remembered, chain) = self.certify(grant, branch, issued_at, now)?;
+        self.0.db.add_issued(&remembered, now)?;
         Ok(chain)
     }
 
@@ -206,8 +206,8 @@ impl Issuer {
         now: u64,
     ) -> Result<Issued, Error> {
         let issued_at = first_moment(&grant.subject, branch, revocations, now)?;
-        let (row, chain) = self.certify(grant, branch, issued_at, now)?;
-        Ok(Issued { chain: chain.encode().map_err(certificate::Error::from)?, row })
+        let (remembered, chain) = self.certify(grant, branch, issued_at, now)?;
+        Ok(Issued { chain: chain.encode().map_err(certificate::Error::from)?, remembered })
     }
 
     fn certify(
@@ -216,7 +216,7 @@ impl Issuer {
         branch: Option<&Branch>,
         issued_at: u64,
         now: u64,
-    ) -> Result<(IssuedRow, Chain), Error> {
+    ) -> Result<(Remembered, Chain), Error> {
         let (certificate, chain) = self.0.signer.certify(self.0.mesh, grant, branch, issued_at, now)?;
         let row = IssuedRow {
             peer: certificate.subject,
@@ -225,7 +225,10 @@ impl Issuer {
             roles: certificate.roles.to_string(),
             name: certificate.name.as_ref().map(ToString::to_string),
         };
-        Ok((row, chain))
+        let issuer = branch.map_or(certificate::Issuer::Mesh, Branch::issuer);
+        let until = row.not_after.saturating_add(certificate::LEEWAY_S);
+        let elsewhere = (!self.is_own_branch(&issuer)).then_some(Elsewhere { issuer, issued_at, until });
+        Ok((Remembered { row, elsewhere }, chain))
     }
 
     /// The newest certificate of each peer that was issued one here.

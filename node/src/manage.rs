@@ -59,6 +59,11 @@ pub enum ManageError {
         /// The other issuer.
         by: String,
     },
+    /// A delegate was told to revoke a member that it has not met.
+    #[error(
+        "what this machine gave peer {0} is revoked, but it can't be known whether that ends the membership: this node has not met the peer since it started, another issuer may have admitted it, and this machine, a delegate, ends only what it gave itself; revoke it where the mesh key lies too, or here again once `dunlin peers` shows it"
+    )]
+    MaybeMember(PeerId),
     /// The member to be delegated to must be there.
     #[error(
         "peer {peer} cannot be reached: {cause}; start it, see that `dunlin peers` shows it connected, and try again"
@@ -126,17 +131,22 @@ impl Handle {
     ///
     /// # Errors
     /// This peer does not issue, or did not admit that one; the list is full; the database fails.
-    /// [`ManageError::StillMember`]: revoked here, and another issuer's certificate counts.
+    /// [`ManageError::StillMember`]: revoked here, and another issuer's certificate counts; [`ManageError::MaybeMember`]: so
+    /// may be, where this peer is a delegate.
     /// [`ManageError::State`]: revoked until this process ends, but not stored.
     pub async fn revoke(&self, peer: PeerId) -> Result<(), ManageError> {
         let issuer = self.issuer()?;
         let members = self.members().clone();
+        let is_delegate = !issuer.holds_mesh_key();
         self.publish_revocation(move || {
             let (known, now) = (members.get(&peer), clock::unix_s());
             issuer.may_revoke(peer, known.as_deref(), &members.revocations(), now)?;
             issuer.revoke(peer, known.map_or(0, |membership| membership.issued_at), now)
         })
         .await?;
+        if is_delegate && self.members().get(&peer).is_none() {
+            return Err(ManageError::MaybeMember(peer));
+        }
         let by = match self.members().check(&peer, clock::unix_s()).map(|still| still.issuer) {
             Err(_) => return Ok(()),
             Ok(certificate::Issuer::Mesh) => "the mesh key".to_owned(),

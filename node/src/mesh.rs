@@ -38,6 +38,14 @@ pub enum Error {
         "nobody could invite any more without the key; name a machine that may, this one or another, while it runs: dunlin mesh delegate PEER"
     )]
     NobodyIssues,
+    /// Whoever may issue without the key may soon issue no more.
+    #[error(
+        "nobody could invite any more without the key after {left_s} s, when the last delegation ends; name a machine that may for a day at least, while it runs: dunlin mesh delegate PEER --ttl 365d"
+    )]
+    EndsSoon {
+        /// Until the last delegation ends, seconds.
+        left_s: u64,
+    },
     /// The key of one mesh on a machine of another.
     #[error("this machine belongs to mesh {here}, the key to mesh {key}; choose another directory with --home")]
     AnotherMesh {

@@ -11,9 +11,7 @@ pub(crate) fn run(shell: Shell) -> Result<()> {
     let script = shells.completer(&name).with_context(|| format!("no completions are made for {name}"))?;
     let mut text = Vec::new();
     script.write_registration(VARIABLE, "dunlin", "dunlin", &completer()?, &mut text)?;
-    // A shell that reads no further is no error.
-    let _ = output::piece(&text);
-    Ok(())
+    Ok(output::whole(&text)?)
 }
 
 /// How the shell starts this program: as it was started now.

@@ -8,7 +8,7 @@ use std::time::Duration;
 pub(crate) async fn run(args: DemoEngineArgs) -> Result<()> {
     let shutdown = signals::shutdown(|| async {})?;
     let engine = Engine::bind(config(&args))?;
-    output::line(&format!("demo engine on http://{}", engine.local_addr()));
+    output::line(&format!("demo engine on http://{}", engine.local_addr()))?;
     engine.run(shutdown).await;
     Ok(())
 }

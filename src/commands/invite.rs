@@ -15,7 +15,7 @@ use std::path::Path;
 
 pub(crate) async fn run(args: InviteArgs, home: &Path) -> Result<()> {
     let token = if args.address.is_empty() { from_node(args, home).await? } else { offline(args, home)? };
-    output::line(&token);
+    output::line(&token)?;
     Ok(())
 }
 

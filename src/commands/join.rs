@@ -45,7 +45,7 @@ pub(crate) async fn run(token: &str, name: Option<Name>, home: &Path) -> Result<
     known.retain(|peer| peer.peer != issuer.peer);
     known.insert(0, issuer);
     state.store_known_peers(known)?;
-    output::line(&format!("joined mesh {} as {} ({})", membership.mesh, membership.peer, membership.roles));
+    output::line(&format!("joined mesh {} as {} ({})", membership.mesh, membership.peer, membership.roles))?;
     let next = match (membership.roles.contains(Role::Agent), membership.roles.contains(Role::Proxy)) {
         (true, true) => "dunlin up",
         (true, false) => "dunlin agent",

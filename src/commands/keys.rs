@@ -5,7 +5,7 @@ use crate::{
     exit::Failure,
     output,
 };
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use dunlin_node::{
     clock,
     control::{Client, ClientError},
@@ -33,8 +33,9 @@ async fn with_node(mut client: Client, command: KeysCommand) -> Result<()> {
     match command {
         KeysCommand::Create { name } => {
             let created: Created = client.post("/keys", &serde_json::json!({ "name": name })).await?;
-            output::line(&created.key);
-            Ok(())
+            let Err(error) = output::piece(format!("{}\n", created.key).as_bytes()) else { return Ok(()) };
+            let revoked = client.delete::<Key>(&format!("/keys/{}", path_segment(&created.about.id))).await;
+            Err(not_shown(&created, &error, revoked.err().map(|error| error.to_string())))
         }
         KeysCommand::List(listing) => list(listing.output, &client.get::<Vec<Key>>("/keys").await?),
         KeysCommand::Revoke { id } => match client.delete::<Key>(&format!("/keys/{}", path_segment(&id))).await {
@@ -55,8 +56,10 @@ fn with_file(command: KeysCommand, home: &Path) -> Result<()> {
     let keys = Keys::open(&file(home))?;
     match command {
         KeysCommand::Create { name } => {
-            output::line(&keys.create(name.as_str())?.key);
-            Ok(())
+            let created = keys.create(name.as_str())?;
+            let Err(error) = output::piece(format!("{}\n", created.key).as_bytes()) else { return Ok(()) };
+            let revoked = keys.revoke(&created.about.id);
+            Err(not_shown(&created, &error, revoked.err().map(|error| error.to_string())))
         }
         KeysCommand::List(listing) => list(listing.output, &keys.list()?),
         KeysCommand::Revoke { id } => match keys.revoke(&id) {
@@ -64,6 +67,17 @@ fn with_file(command: KeysCommand, home: &Path) -> Result<()> {
             Err(error @ Error::Unknown(_)) => bail!(not_found(error.to_string())),
             Err(error) => Err(error.into()),
         },
+    }
+}
+
+/// A key is shown once. One that nobody saw must not go on opening the endpoint, also where the reader went away.
+fn not_shown(created: &Created, error: &output::Unwritten, not_revoked: Option<String>) -> anyhow::Error {
+    let id = &created.about.id;
+    match not_revoked {
+        None => anyhow!("the new key could not be shown, so it is revoked again ({id}): {error}"),
+        Some(cause) => anyhow!(
+            "the new key could not be shown: {error}; revoking it failed as well ({cause}); run `dunlin keys revoke {id}`"
+        ),
     }
 }
 
@@ -96,7 +110,7 @@ pub(super) fn path_segment(id: &str) -> String {
 }
 
 fn revoked(key: &Key) -> Result<()> {
-    output::line(&format!("revoked {}", key.id));
+    output::line(&format!("revoked {}", key.id))?;
     Ok(())
 }
 

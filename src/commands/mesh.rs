@@ -66,7 +66,7 @@ async fn delegate(args: DelegateArgs, home: &Path) -> Result<()> {
         ttl_s: Some(args.ttl.as_secs()),
     };
     let given: Bounds = client.post("/delegate", &asked).await?;
-    output::line(&format!("{peer} may issue: {}", bounds(&given)));
+    output::line(&format!("{peer} may issue: {}", bounds(&given)))?;
     let peers: Vec<dunlin_node::PeerInfo> = client.get("/peers").await?;
     let delegate = peers.into_iter().find(|other| other.peer == peer);
     let missing = delegate.is_some_and(|it| it.roles.iter().any(|role| !given.roles.contains(role)));
@@ -83,7 +83,7 @@ async fn undelegate(peer: &str, home: &Path) -> Result<()> {
     let peer = who::expect(&mut client, peer).await?;
     let asked = Undelegate { peer: peer.to_string() };
     client.post::<serde_json::Value>("/undelegate", &asked).await?;
-    output::line(&format!("{peer} may issue no more; the memberships that it gave have ended"));
+    output::line(&format!("{peer} may issue no more; the memberships that it gave have ended"))?;
     output::note("invite again whoever is to stay");
     Ok(())
 }

@@ -21,8 +21,9 @@ pub(crate) async fn run(peer: &str, home: &Path) -> Result<()> {
     let issuers: Vec<IssuerInfo> = client.get("/issuers").await?;
     let was_issuer = issuers.iter().any(|issuer| issuer.peer == peer.to_string());
     client.post::<serde_json::Value>("/revoke", &Revoke { peer: peer.to_string() }).await?;
-    output::line(&format!("revoked {peer}"));
-    if !is_known {
+    output::line(&format!("revoked {peer}"))?;
+    // The mesh key's word reaches whoever it is; a delegate that has not met the peer answers with an error.
+    if !is_known && own.delegation.is_none() {
         output::note("no such member is known here; it is revoked all the same");
     }
     if was_issuer {

@@ -113,6 +113,57 @@ fn looking_makes_nothing() {
     assert!(!sandbox.folder().join("nobody").exists());
 }
 
+/// Runs a command whose standard output takes nothing.
+#[cfg(target_os = "linux")]
+fn run_into(home: &Home<'_>, args: &[&str], into: impl Into<std::process::Stdio>) -> (Option<i32>, String) {
+    let output = home.command(args).stdout(into).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let output = output.wait_with_output().unwrap();
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// Standard output on a disk without room.
+#[cfg(target_os = "linux")]
+fn full() -> std::fs::File {
+    std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap()
+}
+
+/// A pipe that nobody reads any more.
+#[cfg(target_os = "linux")]
+fn unread() -> std::io::PipeWriter {
+    std::io::pipe().unwrap().1
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn what_could_not_be_written_is_no_success_and_a_reader_that_goes_away_is() {
+    let sandbox = Sandbox::new();
+    let home = Home::new(&sandbox, "home");
+    home.ask(&["mesh", "create"]);
+    for args in [&["mesh", "show"][..], &["keys"], &["mesh", "key", "export"], &["completions", "bash"]] {
+        let (code, said) = run_into(&home, args, full());
+        assert!(code == Some(1) && said.contains("could not be written"), "{args:?}: {code:?} {said}");
+        let (code, said) = run_into(&home, args, unread());
+        assert_eq!(code, Some(0), "{args:?}: {said}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_key_that_nobody_saw_opens_nothing() {
+    let sandbox = Sandbox::new();
+    let mesh = Mesh::new(&sandbox, &[]);
+    let alone = Home::new(&sandbox, "alone");
+    for home in [&mesh.proxy.home, &alone] {
+        let create = ["keys", "create", "--name", "lost"];
+        for (code, said) in [run_into(home, &create, full()), run_into(home, &create, unread())] {
+            assert!(code == Some(1) && said.contains("revoked again"), "{code:?} {said}");
+        }
+        let keys = home.list(&["keys"]);
+        let lost: Vec<_> = keys.as_array().unwrap().iter().filter(|key| key["name"] == "lost").collect();
+        assert!(lost.len() == 2 && lost.iter().all(|key| key["revoked"].is_u64()), "{keys}");
+    }
+}
+
 #[test]
 fn a_taken_port_is_answered_with_what_to_do() {
     let sandbox = Sandbox::new();

@@ -7,8 +7,16 @@ use crate::harness::{
     sandbox::Sandbox,
     wait_for,
 };
-use rustix::process::Signal;
-use std::{os::unix::fs::PermissionsExt, process::Output};
+use rustix::{
+    process::Signal,
+    pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
+};
+use std::{
+    fs::OpenOptions,
+    io::{BufRead, BufReader},
+    os::unix::fs::PermissionsExt,
+    process::{Output, Stdio},
+};
 
 const PROXY: [&str; 3] = ["proxy", "--http", "127.0.0.1:0"];
 
@@ -111,6 +119,70 @@ fn a_revoked_machine_is_told_and_can_be_invited_again() {
     mesh.proxy.home.ask(&["revoke", &agent.peer_id()]);
     mesh.proxy.wait_for_replicas("demo", 0);
     says_revoked_and_comes_back(&mesh, agent, &engine);
+}
+
+/// A mesh whose first machine delegated to itself, and has stopped.
+fn delegated_to_itself(sandbox: &Sandbox) -> Mesh<'_> {
+    let mut mesh = Mesh::new(sandbox, &[]);
+    let own = mesh.proxy.peer_id();
+    mesh.proxy.home.ask(&["mesh", "delegate", &own]);
+    stop(&mut mesh.proxy);
+    mesh
+}
+
+fn take_the_key_away(mesh: &Mesh<'_>, sandbox: &Sandbox) {
+    let path = sandbox.folder().join("mesh.key").to_string_lossy().into_owned();
+    mesh.proxy.home.ask(&["mesh", "key", "export", "--remove", "--file", &path]);
+}
+
+#[test]
+fn a_machine_that_gave_its_key_away_does_not_call_revoked_who_may_still_be_in() {
+    let sandbox = Sandbox::new();
+    let mut mesh = delegated_to_itself(&sandbox);
+    let proxy = [&PROXY[..], &LOOPBACK[..]].concat();
+    mesh.proxy.restart(&proxy);
+    let peer_of = |home: &Home<'_>| home.list(&["mesh", "show"])["peer"].as_str().unwrap().to_owned();
+    // Admitted by the mesh key, and never seen while this machine could not ask it.
+    let of_the_key = peer_of(&mesh.member("of-the-key", &["--role", "agent"]));
+    stop(&mut mesh.proxy);
+    take_the_key_away(&mesh, &sandbox);
+    mesh.proxy.restart(&proxy);
+    refused(mesh.proxy.home.run(&["revoke", &of_the_key]), 1, "revoke it where the mesh key lies");
+    // In this machine's branch, as far as it knows.
+    let of_the_branch = peer_of(&mesh.member("of-the-branch", &["--role", "agent"]));
+    let output = mesh.proxy.home.run(&["revoke", &of_the_branch]);
+    assert!(output.stdout.is_empty(), "{output:?}");
+    refused(output, 1, "can't be known whether that ends the membership");
+}
+
+#[test]
+fn the_only_copy_of_the_key_is_not_removed_for_a_reader_that_may_not_be_there() {
+    let sandbox = Sandbox::new();
+    let mesh = delegated_to_itself(&sandbox);
+    let home = &mesh.proxy.home;
+    let remove = ["mesh", "key", "export", "--remove"];
+    refused(home.run(&remove), 2, "--file FILE, or a terminal");
+    let mut nowhere = home.command(&remove);
+    nowhere.stdout(Stdio::null()).stderr(Stdio::piped());
+    let nowhere = nowhere.spawn().unwrap().wait_with_output().unwrap();
+    refused(nowhere, 2, "--file FILE, or a terminal");
+    let mut closed = sandbox.command("sh");
+    closed.args(["-c", r#"exec "$@" >&-"#, "sh"]).arg(home.command(&remove).get_program());
+    closed.args(home.command(&remove).get_args());
+    refused(closed.output().unwrap(), 2, "--file FILE, or a terminal");
+    let key = home.ask(&["mesh", "key", "export"]);
+
+    let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&terminal).unwrap();
+    unlockpt(&terminal).unwrap();
+    let name = ptsname(&terminal, Vec::new()).unwrap();
+    let side = OpenOptions::new().read(true).write(true).open(name.to_str().unwrap()).unwrap();
+    let mut command = home.command(&remove);
+    assert!(command.stdout(side.try_clone().unwrap()).stderr(Stdio::null()).status().unwrap().success());
+    let mut shown = String::new();
+    BufReader::new(std::fs::File::from(terminal)).read_line(&mut shown).unwrap();
+    assert_eq!(shown.trim_end(), key);
+    refused(home.run(&["mesh", "key", "export"]), 1, "does not lie on this machine");
 }
 
 #[test]

@@ -257,9 +257,11 @@ async fn revoke(State(handle): State<Handle>, Json(asked): Json<Revoke>) -> Resp
 
 fn manage_failure(error: &ManageError) -> Response {
     let status = match error {
-        ManageError::NotAnIssuer | ManageError::Outdated | ManageError::ListFull | ManageError::StillMember { .. } => {
-            StatusCode::CONFLICT
-        }
+        ManageError::NotAnIssuer
+        | ManageError::Outdated
+        | ManageError::ListFull
+        | ManageError::StillMember { .. }
+        | ManageError::MaybeMember(_) => StatusCode::CONFLICT,
         ManageError::Stopped | ManageError::Unreachable { .. } => StatusCode::SERVICE_UNAVAILABLE,
         ManageError::Issuer(issuer::Error::NotTheMeshKey) => StatusCode::CONFLICT,
         ManageError::Issuer(_) | ManageError::Appointment(_) => StatusCode::BAD_REQUEST,

@@ -90,8 +90,8 @@ impl Issuer {
             name: member.name.clone(),
         };
         let delegation = self.0.signer.sign(&delegation)?;
-        let (row, chain) = self.certify(grant, None, issued_at, now)?;
-        self.0.db.add_issued(&row, now)?;
+        let (remembered, chain) = self.certify(grant, None, issued_at, now)?;
+        self.0.db.add_issued(&remembered, now)?;
         Ok(Appointment { delegation, chain })
     }
 

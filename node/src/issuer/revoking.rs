@@ -24,7 +24,8 @@ impl Issuer {
     /// Whether revoking `peer` here ends its membership, of which `known` was seen last, as far as it was given here.
     ///
     /// A delegate revokes its own branch. A member that came into it with another issuer's certificate would come back
-    /// with that, so it must have ended first. Who left the branch for another issuer's may be revoked in both.
+    /// with that, so it must have ended first; what this machine gave with the mesh key, which is gone, is such a one. Who
+    /// left the branch for another issuer's may be revoked in both.
     ///
     /// # Errors
     /// [`Error::NotInBranch`]; [`Error::AdmittedByMeshKey`]; [`Error::AdmittedByAnother`]; this peer may not issue any more;
@@ -65,7 +66,12 @@ impl Issuer {
 
     /// Whether a membership is of this delegate's branch.
     fn admitted(&self, membership: &Membership) -> bool {
-        matches!(membership.issuer, certificate::Issuer::Delegate { peer, .. } if peer == self.0.peer)
+        self.is_own_branch(&membership.issuer)
+    }
+
+    /// Whether it names this peer as the delegate.
+    pub(super) fn is_own_branch(&self, issuer: &certificate::Issuer) -> bool {
+        matches!(issuer, certificate::Issuer::Delegate { peer, .. } if *peer == self.0.peer)
     }
 
     /// What is to be remembered of a member that comes into this delegate's branch, `known` as it was before.

@@ -34,6 +34,11 @@ impl Branch {
         Ok(Self { signed, terms })
     }
 
+    /// In whose name certificates under it are.
+    pub(super) fn issuer(&self) -> certificate::Issuer {
+        certificate::Issuer::Delegate { peer: self.terms.issuer, delegated_at: self.terms.issued_at }
+    }
+
     /// Whether certificates are still issued under it at `now`, unix seconds.
     pub(super) fn check(&self, revocations: &RevocationList, now: u64) -> Result<(), Error> {
         if revocations.ends_delegation(&self.terms.issuer, self.terms.issued_at) {

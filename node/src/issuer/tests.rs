@@ -444,6 +444,38 @@ mod delegates {
         assert!(list.revokes(&taken) && !list.revokes(&member));
     }
 
+    #[test]
+    fn what_a_machine_gave_with_the_mesh_key_is_not_its_to_revoke_once_the_key_is_gone() {
+        let (home, none) = (home(), RevocationList::default());
+        let holder = issuer(&home);
+        let own = home.state.chain().unwrap().unwrap().verify(NOW, &holder.mesh()).unwrap();
+        let appointment = holder.delegate(&own, &DelegationOptions::default(), &none, NOW).unwrap();
+        holder.remember(&appointment, NOW).unwrap();
+        home.state.store_chain(&appointment.chain).unwrap();
+        home.state.store_delegation(&appointment.delegation).unwrap();
+        let member = member_of(&holder, peer());
+        mesh::key::remove(&home.state, NOW).unwrap();
+
+        let delegate = issuer(&home);
+        assert!(!delegate.holds_mesh_key());
+        let until = member.not_after + certificate::LEEWAY_S;
+        for known in [Some(&member), None] {
+            let refused = delegate.may_revoke(member.peer, known, &none, NOW + 9);
+            let told = matches!(refused, Err(Error::AdmittedByMeshKey { until: told, .. }) if told == until);
+            assert!(told, "{known:?}: {refused:?}");
+        }
+        assert!(delegate.may_revoke(member.peer, None, &none, until + 1).is_ok());
+        // The mesh key, brought back, reaches it, and this machine may take it out of its branch then.
+        let mut list = RevocationList::default();
+        list.insert(holder.revoke(member.peer, 0, NOW).unwrap(), &holder.mesh()).unwrap();
+        assert!(list.revokes(&member) && delegate.may_revoke(member.peer, None, &list, NOW + 9).is_ok());
+        // Who came after that is in its branch.
+        let after = member_of(&delegate, peer());
+        for known in [Some(&after), None] {
+            delegate.may_revoke(after.peer, known, &none, NOW + 9).unwrap();
+        }
+    }
+
     /// Joins with an invitation of `by`, as a member that `by` met as `known`.
     fn taken_over(by: &Issuer, known: &Membership, now: u64) -> Membership {
         let mut rng = StdRng::from_seed([12; 32]);

@@ -25,15 +25,21 @@ pub fn export(state: &StateDir) -> Result<(String, MeshId), Error> {
     Ok((mesh_key::to_text(&seed), mesh))
 }
 
-/// Whether the key can be removed: somebody else may invite, at `now` (unix seconds), when it is gone.
+/// A delegation that ends sooner is none to rely on: once it has ended, nobody invites.
+pub const DELEGATED_FOR_S: u64 = 24 * 60 * 60;
+
+/// Whether the key can be removed: somebody may invite, for [`DELEGATED_FOR_S`] from `now` (unix seconds) at least, when it
+/// is gone.
 ///
 /// # Errors
-/// [`Error::NobodyIssues`]; in no mesh; the key does not lie here.
+/// [`Error::NobodyIssues`]; [`Error::EndsSoon`]; in no mesh; the key does not lie here.
 pub fn may_remove(state: &StateDir, now: u64) -> Result<(), Error> {
     let (issuer, mesh) = holder(state, now)?;
-    match issuer.delegations(&mesh.members.revocations(), now)?.is_empty() {
-        true => Err(Error::NobodyIssues),
-        false => Ok(()),
+    let delegations = issuer.delegations(&mesh.members.revocations(), now)?;
+    match delegations.iter().map(|row| row.terms.not_after.saturating_sub(now)).max() {
+        None => Err(Error::NobodyIssues),
+        Some(left_s) if left_s < DELEGATED_FOR_S => Err(Error::EndsSoon { left_s }),
+        Some(_) => Ok(()),
     }
 }
 

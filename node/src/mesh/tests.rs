@@ -110,6 +110,10 @@ fn the_mesh_key_leaves_a_machine_only_when_another_may_issue_and_comes_back() {
     assert!(holder.mesh_key().unwrap().is_some());
     delegated(&holder, &delegate, YEAR);
     assert!(matches!(key::remove(&holder, NOW + 366 * DAY), Err(Error::NobodyIssues)), "one that holds");
+    let ends = NOW + YEAR.as_secs();
+    let soon = key::may_remove(&holder, ends - 59);
+    assert!(matches!(soon, Err(Error::EndsSoon { left_s: 59 })), "{soon:?}");
+    key::may_remove(&holder, ends - key::DELEGATED_FOR_S).unwrap();
     let (text, mesh) = key::export(&holder).unwrap();
     assert_eq!(mesh, id);
     key::remove(&holder, NOW).unwrap();

@@ -163,7 +163,7 @@ impl IssuerDb {
         if let Some(elsewhere) = elsewhere {
             elsewhere::insert(&transaction, peer, elsewhere, now)?;
         }
-        insert_issued(&transaction, &issued.row, now)?;
+        insert_issued(&transaction, &issued.remembered, now)?;
         transaction.commit().map_err(Error::Failed)?;
         Ok(Ok(issued.chain))
     }
@@ -172,10 +172,10 @@ impl IssuerDb {
     ///
     /// # Errors
     /// The database fails.
-    pub fn add_issued(&self, row: &IssuedRow, now: u64) -> Result<(), Error> {
+    pub fn add_issued(&self, issued: &Remembered, now: u64) -> Result<(), Error> {
         let mut connection = self.connection();
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        insert_issued(&transaction, row, now)?;
+        insert_issued(&transaction, issued, now)?;
         Ok(transaction.commit()?)
     }
 
@@ -214,7 +214,7 @@ impl IssuerDb {
         if let Some(elsewhere) = elsewhere {
             elsewhere::insert(&transaction, peer, elsewhere, now)?;
         }
-        insert_issued(&transaction, &issued.row, now)?;
+        insert_issued(&transaction, &issued.remembered, now)?;
         transaction.commit().map_err(Error::Failed)?;
         Ok(issued.chain)
     }
@@ -282,11 +282,25 @@ pub struct Issued {
     /// The encoded chain.
     pub chain: Vec<u8>,
     /// What is remembered of it.
+    pub remembered: Remembered,
+}
+
+/// What is remembered of a certificate that is issued here.
+#[derive(Debug)]
+pub struct Remembered {
+    /// The certificate.
     pub row: IssuedRow,
+    /// The same, unless it is of this peer's own branch: this machine may come to issue as a delegate only, whose
+    /// revocation does not reach it.
+    pub elsewhere: Option<Elsewhere>,
 }
 
 /// Remembers a certificate in place of those before it, and forgets what ended long ago.
-fn insert_issued(connection: &Connection, row: &IssuedRow, now: u64) -> Result<(), Error> {
+fn insert_issued(connection: &Connection, issued: &Remembered, now: u64) -> Result<(), Error> {
+    let Remembered { row, elsewhere } = issued;
+    if let Some(elsewhere) = elsewhere {
+        elsewhere::insert(connection, &row.peer, elsewhere, now)?;
+    }
     connection.execute(
         "DELETE FROM issued WHERE peer = ?1 AND issued_at <= ?2",
         params![row.peer.to_bytes(), seconds(row.issued_at)],

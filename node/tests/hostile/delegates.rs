@@ -239,8 +239,9 @@ async fn joined(mesh: &Mesh, at: &Member, listen: &str) -> Member {
     let state = StateDir::open(home.path()).unwrap();
     let (chain, _) = join::join(&token, &state.identity().unwrap(), None).await.unwrap();
     state.store_chain(&chain).unwrap();
-    let member = Member::start(state, roles(&[Role::Agent]), &[listen], &mesh.first.addresses(), Some(home)).await;
-    until("connected", SOON, || is_connected(&mesh.first, &member)).await;
+    let to = [&mesh.first, at].map(Member::addresses).concat();
+    let member = Member::start(state, roles(&[Role::Agent]), &[listen], &to, Some(home)).await;
+    until("connected", SOON, || is_connected(&mesh.first, &member) && is_connected(at, &member)).await;
     member
 }
 

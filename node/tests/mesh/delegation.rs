@@ -96,10 +96,19 @@ async fn members_join_through_a_delegate_and_go_with_it(listen: &str) {
     let refused = delegate.handle.revoke(other.peer()).await;
     assert!(matches!(refused, Err(ManageError::Issuer(issuer::Error::NotInBranch(_)))), "{refused:?}");
     let token = delegate.handle.invite(options.clone()).await.unwrap();
-    let short = joined(&token, first, listen).await;
+    let (home, state) = join_with(&token).await.unwrap();
+    let to = [first, &delegate].map(Member::addresses).concat();
+    let short = Member::start(state, roles(&[Role::Agent]), &[listen], &to, Some(home)).await;
     until("connected", SOON, || is_connected(first, &short)).await;
+    until("met", SOON, || delegate.handle.members().get(&short.peer()).is_some()).await;
     delegate.handle.revoke(short.peer()).await.unwrap();
     until("revoked by its delegate", SOON, || !is_connected(first, &short) && is_connected(first, &agent)).await;
+
+    // One that was never met may be another issuer's member by now.
+    let (_home, state) = join_with(&delegate.handle.invite(options.clone()).await.unwrap()).await.unwrap();
+    let away = state.identity().unwrap().public().to_peer_id();
+    let revoked = delegate.handle.revoke(away).await;
+    assert!(matches!(revoked, Err(ManageError::MaybeMember(peer)) if peer == away), "{revoked:?}");
 
     // The end of the branch, for connected members too.
     let late = delegate.handle.invite(options).await.unwrap();

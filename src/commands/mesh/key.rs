@@ -8,8 +8,8 @@ use crate::{
 use anyhow::{Context, Result, bail};
 use dunlin_node::{clock, mesh, mesh::key, state::StateDir};
 use std::{
-    fs::OpenOptions,
-    io::{Read, Write},
+    fs::{File, OpenOptions},
+    io::{IsTerminal, Read, Write},
     os::unix::fs::OpenOptionsExt,
     path::Path,
 };
@@ -28,12 +28,18 @@ pub(super) fn run(command: KeyCommand, home: &Path) -> Result<()> {
 fn export(state: &StateDir, file: Option<&Path>, remove: bool) -> Result<()> {
     if remove {
         key::may_remove(state, clock::unix_s())?;
+        // What is written to a pipe, or to nowhere, may have reached nobody, and it is the only copy.
+        if file.is_none() && !std::io::stdout().is_terminal() {
+            bail!(Failure::Usage(
+                "--remove takes --file FILE, or a terminal to show the key on: whether anything else kept the key can't be known, and nothing is removed".into()
+            ));
+        }
     }
     let (text, mesh) = key::export(state)?;
     match file {
         Some(file) => write_new(file, &text).with_context(|| format!("{}", file.display()))?,
         // Nothing may be removed that did not get out.
-        None => output::piece(format!("{text}\n").as_bytes()).context("standard output")?,
+        None => output::piece(format!("{text}\n").as_bytes())?,
     }
     if !remove {
         output::note(&format!("this is the key of mesh {mesh}: keep it where nobody else can read it"));
@@ -46,18 +52,26 @@ fn export(state: &StateDir, file: Option<&Path>, remove: bool) -> Result<()> {
     Ok(())
 }
 
-/// Never over a file that exists: it could be another mesh's key.
-fn write_new(path: &Path, text: &str) -> std::io::Result<()> {
+/// Never over a file that exists: it could be another mesh's key. On the disk, with its name, and read back.
+fn write_new(path: &Path, text: &str) -> Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     writeln!(file, "{text}")?;
-    file.sync_all()
+    file.sync_all()?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(folder).and_then(|folder| folder.sync_all()).context("its folder can't be synced")?;
+    let mut kept = String::new();
+    File::open(path)?.take(TEXT_BYTES).read_to_string(&mut kept)?;
+    if kept.trim_end() != text {
+        bail!("it holds something else than what was written to it; nothing is removed");
+    }
+    Ok(())
 }
 
 fn import(state: &StateDir, file: Option<&Path>, output: Output) -> Result<()> {
     let mut text = String::new();
     match file {
         Some(path) => {
-            let file = std::fs::File::open(path).with_context(|| format!("{}", path.display()))?;
+            let file = File::open(path).with_context(|| format!("{}", path.display()))?;
             file.take(TEXT_BYTES).read_to_string(&mut text).with_context(|| format!("{}", path.display()))?
         }
         None => std::io::stdin().lock().take(TEXT_BYTES).read_to_string(&mut text).context("standard input")?,

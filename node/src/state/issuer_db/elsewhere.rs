@@ -1,5 +1,6 @@
-//! Certificates of other issuers that members had when they came into a delegate's branch: with one that still counts, a
-//! member that the delegate revokes would come back.
+//! Certificates that a delegate's revocation does not reach: those of other issuers that members had when they came into
+//! its branch, and those that this machine itself gave with the mesh key. With one that still counts, a member that the
+//! delegate revokes would come back.
 
 use super::{Error, IssuerDb, seconds, unix};
 use dunlin_protocol::{
