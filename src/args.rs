@@ -98,7 +98,9 @@ Examples:
 Examples:
   dunlin invite
   dunlin invite --role agent --model 'Qwen/*' --ttl 1h
-  TOKEN=$(dunlin invite --uses 20)")]
+  TOKEN=$(dunlin invite --uses 20)
+  dunlin invite list
+  dunlin invite withdraw ID")]
     Invite(InviteArgs),
     /// Redeem an invitation and store the certificate
     #[command(after_help = "Example:\n  dunlin join dunlin1abc...   then: dunlin up")]
@@ -393,8 +395,22 @@ pub(crate) struct RelayArgs {
     pub(crate) node: NodeArgs,
 }
 
+#[derive(Subcommand)]
+pub(crate) enum InviteCommand {
+    /// List the invitations that this machine made, never their tokens
+    List(ListingArgs),
+    /// Let nobody use an invitation any more; whoever has used it stays a member until `dunlin revoke`
+    Withdraw {
+        /// The id that `dunlin invite list` shows
+        id: String,
+    },
+}
+
 #[derive(ClapArgs)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct InviteArgs {
+    #[command(subcommand)]
+    pub(crate) command: Option<InviteCommand>,
     /// Role of the new member, repeatable [default: agent and proxy]
     #[arg(long = "role", value_name = "ROLE", value_delimiter = ',', value_parser = role())]
     pub(crate) roles: Vec<Role>,

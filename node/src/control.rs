@@ -6,7 +6,9 @@ mod routes;
 mod server;
 
 pub use client::{Client, Error as ClientError};
-pub use routes::{Bounds, Delegate, Foreigner, Invitation, Invite, IssuerInfo, ModelInfo, Revoke, Status, Undelegate};
+pub use routes::{
+    Bounds, Delegate, Foreigner, Invitation, InvitationInfo, Invite, IssuerInfo, ModelInfo, Revoke, Status, Undelegate,
+};
 pub use server::{Error, Server, path as socket_path};
 
 /// Name of the socket in the state directory.

@@ -7,7 +7,10 @@ use crate::{
     hop, info,
     issuer::{self, DelegationOptions, InvitationOptions, Issuer},
     renew, routes,
-    state::{self, issuer_db::DelegationRow},
+    state::{
+        self,
+        issuer_db::{DelegationRow, InvitationRow},
+    },
 };
 use dunlin_protocol::{
     appointment::{self, Appointment},
@@ -124,6 +127,25 @@ impl Handle {
         let addresses = self.invitation_addresses();
         let invite = move || issuer.invite(&options, addresses, clock::unix_s(), &mut rand::make_rng::<StdRng>());
         Ok(tokio::task::spawn_blocking(invite).await??)
+    }
+
+    /// The invitations that this peer made, newest first.
+    ///
+    /// # Errors
+    /// This peer does not issue; the database fails.
+    pub async fn invitations(&self) -> Result<Vec<InvitationRow>, ManageError> {
+        let issuer = self.issuer()?;
+        Ok(tokio::task::spawn_blocking(move || issuer.invitations()).await??)
+    }
+
+    /// Ends early the invitation with this [id](InvitationRow::id); whoever has used it stays a member. `None`: there is
+    /// none that can still be used.
+    ///
+    /// # Errors
+    /// This peer does not issue; the database fails.
+    pub async fn withdraw(&self, id: String) -> Result<Option<InvitationRow>, ManageError> {
+        let issuer = self.issuer()?;
+        Ok(tokio::task::spawn_blocking(move || issuer.withdraw_named(&id, clock::unix_s())).await??)
     }
 
     /// Ends the membership of `peer` everywhere: gossiped at once, and fetched by whoever was away. On disk before this

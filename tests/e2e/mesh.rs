@@ -101,6 +101,33 @@ fn revoked_members_are_out_within_seconds() {
     assert_ne!(mesh.endpoint.chat("demo", "Hello", 4).unwrap().status, 200);
 }
 
+/// A token that went to the wrong place is taken back by the name that the list gives it.
+#[test]
+fn an_invitation_can_be_taken_back() {
+    let sandbox = Sandbox::new();
+    let mesh = Mesh::new(&sandbox, &[]);
+    let token = mesh.proxy.home.ask(&["invite", "--uses", "3"]);
+    Home::new(&sandbox, "first").join(&token);
+    let listed = mesh.proxy.home.list(&["invite", "list"]);
+    let one = &listed[0];
+    assert_eq!(
+        (one["used"].as_u64(), one["uses"].as_u64(), one["withdrawn"].as_bool()),
+        (Some(1), Some(3), Some(false))
+    );
+    let id = one["id"].as_str().unwrap();
+    assert!(!token.contains(id));
+    assert_eq!(mesh.proxy.home.ask(&["invite", "withdraw", id]), format!("withdrawn {id}"));
+    assert!(mesh.proxy.home.ask(&["invite", "list"]).contains("withdrawn"));
+    let again = mesh.proxy.home.run(&["invite", "withdraw", id]);
+    assert!(
+        !again.status.success() && String::from_utf8_lossy(&again.stderr).contains("dunlin invite list"),
+        "{again:?}"
+    );
+    let late = Home::new(&sandbox, "second").run(&["join", &token]);
+    let said = String::from_utf8_lossy(&late.stderr);
+    assert!(!late.status.success() && said.contains("withdrawn"), "{said}");
+}
+
 #[test]
 fn tokens_are_printed_alone_and_used_once() {
     let sandbox = Sandbox::new();

@@ -1,6 +1,7 @@
 //! The node's own routes on the control socket.
 
 mod delegation;
+mod invitations;
 
 use crate::{
     clock,
@@ -16,7 +17,7 @@ use axum::{
     extract::State,
     http::StatusCode,
     response::{IntoResponse, Response},
-    routing::{get, post},
+    routing::{delete, get, post},
 };
 pub use delegation::{Bounds, Delegate, IssuerInfo, Undelegate};
 use dunlin_protocol::{
@@ -26,6 +27,7 @@ use dunlin_protocol::{
     record::Continuation,
     topic::Topic,
 };
+pub use invitations::InvitationInfo;
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
@@ -139,6 +141,8 @@ pub(super) fn routes(handle: Handle) -> Router {
         .route("/peers", get(peers))
         .route("/models", get(models))
         .route("/invite", post(invite))
+        .route("/invitations", get(invitations::list))
+        .route("/invitations/{id}", delete(invitations::withdraw))
         .route("/revoke", post(revoke))
         .route("/issuers", get(delegation::issuers))
         .route("/delegate", post(delegation::delegate))

@@ -100,6 +100,7 @@ impl Issuer {
             roles: invitation.roles.to_string(),
             not_after: invitation.not_after,
             uses: invitation.uses,
+            used: 0,
             created_at: now,
             withdrawn: false,
         })?;
@@ -166,6 +167,26 @@ impl Issuer {
             })
         })?;
         Ok(Chain::decode(&chain).map_err(certificate::Error::from)?)
+    }
+
+    /// The invitations that this peer made, newest first; some of those that ended are not remembered.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub fn invitations(&self) -> Result<Vec<InvitationRow>, Error> {
+        Ok(self.0.db.invitations()?)
+    }
+
+    /// Ends early the one invitation whose [id](InvitationRow::id) is `id`, and returns it. `None`: there is none that can
+    /// still be used at `now` (unix seconds).
+    ///
+    /// # Errors
+    /// The database fails.
+    pub fn withdraw_named(&self, id: &str, now: u64) -> Result<Option<InvitationRow>, Error> {
+        let usable = |row: &InvitationRow| row.id() == id && !row.withdrawn && row.not_after >= now;
+        let Some(mut row) = self.invitations()?.into_iter().find(usable) else { return Ok(None) };
+        row.withdrawn = self.withdraw(&row.key)?;
+        Ok(Some(row))
     }
 
     /// Ends an invitation early, by the public half of its seed. Returns whether it was known.

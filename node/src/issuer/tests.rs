@@ -87,7 +87,12 @@ fn expired_withdrawn_foreign_and_unknown_invitations_give_nothing() {
     let end = NOW + INVITATION_LIFE.as_secs();
     assert!(redeem(&issuer, &token, peer(), end).is_ok());
     assert_eq!(redeem(&issuer, &token, peer(), end + 1), Err(Refusal::InvitationExpired));
-    assert!(issuer.withdraw(&token.invitation().unwrap().key).unwrap());
+    let [row] = issuer.invitations().unwrap().try_into().unwrap();
+    assert_eq!((row.key, row.used, row.uses, row.withdrawn), (token.invitation().unwrap().key, 1, 9, false));
+    assert_eq!(issuer.withdraw_named("000000000000", NOW).unwrap(), None);
+    assert_eq!(issuer.withdraw_named(&row.id(), end + 1).unwrap(), None, "it has ended");
+    assert!(issuer.withdraw_named(&row.id(), NOW).unwrap().is_some_and(|row| row.withdrawn));
+    assert_eq!(issuer.withdraw_named(&row.id(), NOW).unwrap(), None, "once");
     assert_eq!(redeem(&issuer, &token, peer(), NOW), Err(Refusal::InvitationWithdrawn));
 
     let foreign = super::tests::issuer(&theirs);

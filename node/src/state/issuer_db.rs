@@ -20,6 +20,8 @@ use std::{
 /// Certificates that ended so long ago are forgotten, seconds.
 const KEPT_S: u64 = 90 * 24 * 60 * 60;
 /// Invitations and certificates in one listing.
+/// Bytes of an invitation's key that name it to people.
+const ID_BYTES: usize = 6;
 const LISTING: usize = 10_000;
 
 /// Why the database does not serve.
@@ -52,10 +54,20 @@ pub struct InvitationRow {
     pub not_after: u64,
     /// How many may use it.
     pub uses: u32,
+    /// How many have.
+    pub used: u32,
     /// Unix seconds.
     pub created_at: u64,
     /// Withdrawn by an operator.
     pub withdrawn: bool,
+}
+
+impl InvitationRow {
+    /// A name for people: the beginning of its key, hexadecimal.
+    #[must_use]
+    pub fn id(&self) -> String {
+        self.key.iter().take(ID_BYTES).map(|byte| format!("{byte:02x}")).collect()
+    }
 }
 
 /// A certificate as remembered.
@@ -93,16 +105,49 @@ impl IssuerDb {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Remembers a new invitation.
+    /// Remembers a new invitation, and forgets those that ended before it was made.
     ///
     /// # Errors
     /// The database fails.
     pub fn add_invitation(&self, row: &InvitationRow) -> Result<(), Error> {
-        self.connection().execute(
+        let mut connection = self.connection();
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        // They are refused for their age before anybody looks here.
+        let ended = "SELECT key FROM invitations WHERE not_after < ?1";
+        let now = seconds(row.created_at);
+        transaction.execute(&format!("DELETE FROM redemptions WHERE invitation IN ({ended})"), [now])?;
+        transaction.execute("DELETE FROM invitations WHERE not_after < ?1", [now])?;
+        transaction.execute(
             "INSERT INTO invitations (key, roles, not_after, uses, created_at) VALUES (?1, ?2, ?3, ?4, ?5)",
-            params![row.key, row.roles, seconds(row.not_after), row.uses, seconds(row.created_at)],
+            params![row.key, row.roles, seconds(row.not_after), row.uses, now],
         )?;
+        transaction.commit()?;
         Ok(())
+    }
+
+    /// The invitations, newest first.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub fn invitations(&self) -> Result<Vec<InvitationRow>, Error> {
+        let connection = self.connection();
+        let mut query = connection.prepare(
+            "SELECT key, roles, not_after, uses, created_at, withdrawn,
+                (SELECT count(*) FROM redemptions WHERE invitation = key)
+             FROM invitations ORDER BY created_at DESC, rowid DESC LIMIT ?1",
+        )?;
+        let rows = query.query_map([LISTING as i64], |row| {
+            Ok(InvitationRow {
+                key: row.get(0)?,
+                roles: row.get(1)?,
+                not_after: unix(row.get(2)?),
+                uses: row.get(3)?,
+                created_at: unix(row.get(4)?),
+                withdrawn: row.get(5)?,
+                used: row.get(6)?,
+            })
+        })?;
+        Ok(rows.collect::<Result<_, _>>()?)
     }
 
     /// Counts one use of an invitation by `peer` and remembers the chain that `issue` makes. A peer that used the
