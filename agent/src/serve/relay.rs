@@ -22,6 +22,10 @@ use tokio::time::{Sleep, sleep};
 
 /// Longest silence in the middle of a stream. Engines that work say something each second or ping each half minute.
 const STREAM_SILENCE: Duration = Duration::from_secs(60);
+/// The same once the last event has come: some engines leave the connection open behind it.
+const DONE_SILENCE: Duration = Duration::from_secs(1);
+/// How a stream of OpenAI's endpoints ends, blanks aside. One that is cut elsewhere is not seen, and waits for longer.
+const DONE: &[u8] = b"data: [DONE]";
 /// The same in an answer that comes whole, between its head and its body.
 const SILENCE: Duration = Duration::from_secs(600);
 
@@ -48,6 +52,8 @@ pub(super) struct Relay {
     /// What it is counted as when it goes out whole.
     outcome: Outcome,
     last: Instant,
+    /// Its last event has come.
+    done: bool,
     /// How long it may be silent.
     patience: Duration,
     silence: Pin<Box<Sleep>>,
@@ -66,8 +72,21 @@ impl Relay {
     ) -> Self {
         let patience = if stream { STREAM_SILENCE } else { SILENCE };
         let silence = Box::pin(sleep(patience));
-        let (last, ended) = (Instant::now(), false);
-        Self { body, service, replica, pass, meter, stream, counts_as_answer, outcome, last, patience, silence, ended }
+        Self {
+            body,
+            service,
+            replica,
+            pass,
+            meter,
+            stream,
+            counts_as_answer,
+            outcome,
+            last: Instant::now(),
+            done: false,
+            patience,
+            silence,
+            ended: false,
+        }
     }
 
     /// Everything has come. Returns the trailer of a stream.
@@ -119,6 +138,9 @@ impl Body for Relay {
         loop {
             let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(cx) else {
                 if this.is_silent(cx) {
+                    if this.done {
+                        return Poll::Ready(this.end().map(|trailers| Ok(Frame::trailers(trailers))));
+                    }
                     return Poll::Ready(Some(Err(this.break_off(Error::Silent))));
                 }
                 return Poll::Pending;
@@ -130,6 +152,11 @@ impl Body for Relay {
                     if this.stream {
                         this.last = Instant::now();
                         this.meter.chunk(this.last);
+                        if frame.data_ref().is_some_and(|data| data.trim_ascii_end().ends_with(DONE)) {
+                            this.done = true;
+                            this.patience = DONE_SILENCE;
+                            this.silence.as_mut().reset(tokio::time::Instant::now() + DONE_SILENCE);
+                        }
                     }
                     return Poll::Ready(Some(Ok(frame)));
                 }

@@ -34,6 +34,26 @@ async fn a_stream_comes_through_with_load_in_header_and_trailer() {
     running.stop().await;
 }
 
+/// Some engines leave the connection open behind the last event: neither the client nor the slot waits for that.
+#[tokio::test]
+async fn a_stream_ends_with_its_last_event() {
+    let mut engine = script("");
+    engine.slots = Some(1);
+    let running = start(vec![engine]).await;
+    running.ready(0).await;
+    let since = Instant::now();
+    for _ in 0..2 {
+        let answer = running.chat("tiny", json!({"stream": true, "chunks": 1, "linger": true})).await;
+        assert_eq!(answer.body, "data: 0\n\ndata: [DONE]\n\n");
+        let after = LoadReport::from_header(answer.trailers.unwrap().get(LOAD).unwrap().to_str().unwrap()).unwrap();
+        assert_eq!(after.in_flight, 0);
+    }
+    assert!(since.elapsed() < Duration::from_secs(10), "{:?}", since.elapsed());
+    let aborted = async || running.engine_state(0).await["aborted"] == json!(2);
+    eventually_async("the engine's connections are closed", aborted).await;
+    running.stop().await;
+}
+
 #[tokio::test]
 async fn the_engines_own_errors_pass_untouched() {
     let running = start(vec![script("")]).await;

@@ -106,6 +106,11 @@ class Handler(BaseHTTPRequestHandler):
                 self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
                 self.wfile.flush()
                 time.sleep(asked.get("pause", 0))
+            if asked.get("linger"):
+                piece = b"data: [DONE]\n\n"
+                self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+                self.wfile.flush()
+                return self.wait_for_hang_up()
             if asked.get("cut"):
                 self.close_connection = True
                 return
