@@ -30,7 +30,7 @@ Examples:
   curl http://127.0.0.1:8480/v1/chat/completions -H 'Authorization: Bearer KEY' ...
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no node is running here, 4 not found.
-Every flag can also be set in the environment (DUNLIN_HOME, DUNLIN_HTTP, ...) or in the file named by --config.";
+Most flags can also be set in the environment (DUNLIN_HOME, DUNLIN_HTTP, ...), and most in the file named by --config.";
 
 /// A peer-to-peer mesh for self-hosted inference.
 #[derive(Parser)]
@@ -86,7 +86,10 @@ Examples:
   dunlin up
   dunlin up --engine http://127.0.0.1:8000
   dunlin up --launch llamacpp -- -m model.gguf --alias my-model -ngl 99
-  dunlin up --home /tmp/second --http 127.0.0.1:0 --listen /ip4/127.0.0.1/tcp/0")]
+
+A second node of the same mesh on this machine: without `join` it would make a mesh of its own.
+  dunlin --home /tmp/second join TOKEN
+  dunlin --home /tmp/second up --http 127.0.0.1:0 --listen /ip4/127.0.0.1/tcp/0")]
     Up(UpArgs),
     /// Make a mesh, show the one of this machine, say who may admit others
     Mesh {
@@ -112,6 +115,7 @@ Examples:
         name: Option<Name>,
     },
     /// End a membership everywhere; that of a machine which may issue ends those that it gave
+    #[command(after_help = "Examples:\n  dunlin revoke workshop\n  dunlin revoke 12D3KooW...")]
     Revoke {
         /// Peer id or name, as `dunlin peers` shows them
         #[arg(add = ArgValueCandidates::new(complete::members))]
@@ -131,22 +135,36 @@ Examples:
     #[command(after_help = "Example:\n  dunlin proxy --http 0.0.0.0:8480")]
     Proxy(ProxyArgs),
     /// Relay connections between members that cannot reach each other
+    #[command(after_help = "\
+Needs a certificate with the role relay, and an address that all others reach.
+
+Example:
+  dunlin relay --external /ip4/203.0.113.7/tcp/4480")]
     Relay(RelayArgs),
     /// Run the simulated engine by itself: vLLM's API with settable speed and faults
     #[command(after_help = "Example:\n  dunlin demo-engine --http 127.0.0.1:8000 --tokens-per-second 50 --slots 4")]
     DemoEngine(DemoEngineArgs),
     /// List the members that this node knows
+    #[command(after_help = "Examples:\n  dunlin peers\n  dunlin peers --output json | jq -r '.[].peer'")]
     Peers(ListingArgs),
     /// List the models that the mesh serves
+    #[command(after_help = "Examples:\n  dunlin models\n  dunlin models --output json | jq '.[].exact'")]
     Models(ListingArgs),
     /// Show this machine's node
+    #[command(after_help = "\
+Examples:
+  dunlin status
+  dunlin status --output json | jq -r .endpoint      its base URL, without /v1")]
     Status(ListingArgs),
     /// Watch the mesh at work: replicas, models and peers, load, latencies, routes
     #[command(after_help = "\
 Needs a terminal. Keys: q quit, tab or 1-3 another table, left and right choose the column to sort by, r reverses, up and
 down scroll. Rates and latencies are of the last 10 seconds; TTFT and AGE (of the load report) come from the agents, P50 and
 P95 are times to the first byte as this node's endpoint saw them. RUN, SLOTS, WAIT and TOK/S of a model are those of its
-replicas, whichever of their models they work on.")]
+replicas, whichever of their models they work on.
+
+Example:
+  dunlin top --interval 5")]
     Top(TopArgs),
     /// Talk to a model
     #[command(after_help = "\
@@ -171,6 +189,12 @@ Examples:
   dunlin keys revoke ID")]
     Keys(KeysArgs),
     /// Look for what is wrong and say what to do
+    #[command(after_help = "\
+Exit code 1 where something is broken.
+
+Examples:
+  dunlin doctor
+  dunlin doctor --output json")]
     Doctor(ListingArgs),
     /// Print a script that completes command lines in a shell, names of models and members included
     #[command(after_help = "\
@@ -202,6 +226,9 @@ impl Command {
 #[derive(Subcommand)]
 pub(crate) enum MeshCommand {
     /// Make the mesh key and this machine's certificate
+    #[command(
+        after_help = "Examples:\n  dunlin mesh create\n  dunlin mesh create --name desk --role agent,proxy,relay"
+    )]
     Create {
         /// What other members see in `dunlin peers`
         #[arg(long, env = "DUNLIN_NAME")]
@@ -213,6 +240,7 @@ pub(crate) enum MeshCommand {
         listing: ListingArgs,
     },
     /// Change what this machine may do, where the mesh key lies; used from its next start on
+    #[command(after_help = "Example:\n  dunlin mesh roles agent,proxy,relay")]
     Roles {
         /// All roles that it is to have, e.g. agent,proxy,relay
         #[arg(value_name = "ROLE", value_delimiter = ',', required = true, value_parser = role())]
@@ -221,6 +249,7 @@ pub(crate) enum MeshCommand {
         listing: ListingArgs,
     },
     /// Show the mesh id, this machine's certificate, and who may issue others
+    #[command(after_help = "Examples:\n  dunlin mesh show\n  dunlin mesh show --output json")]
     Show(ListingArgs),
     /// Let another machine invite, renew and revoke, within bounds; where the mesh key lies, both nodes running
     #[command(after_help = "\
@@ -233,6 +262,7 @@ Examples:
   dunlin mesh delegate 12D3KooW... --role agent --model 'Qwen/*' --life 7d --ttl 90d")]
     Delegate(DelegateArgs),
     /// Take that right back, and with it every membership that the machine gave; it stays a member itself
+    #[command(after_help = "Example:\n  dunlin mesh undelegate 12D3KooW...")]
     Undelegate {
         /// Peer id or name, as `dunlin peers` shows them
         #[arg(add = ArgValueCandidates::new(complete::members))]
@@ -306,14 +336,17 @@ pub(crate) struct KeysArgs {
 #[derive(Subcommand)]
 pub(crate) enum KeysCommand {
     /// Make a key and print it (the key alone, on standard output); it is not shown again
+    #[command(after_help = "Example:\n  KEY=$(dunlin keys create --name editor)")]
     Create {
         /// What the key is for
         #[arg(long, default_value = "key")]
         name: Name,
     },
     /// List the keys, never their secrets
+    #[command(after_help = "Examples:\n  dunlin keys list\n  dunlin keys list --output json")]
     List(ListingArgs),
     /// Refuse a key from now on
+    #[command(after_help = "Example:\n  dunlin keys revoke ID")]
     Revoke {
         /// The id that `dunlin keys list` shows
         #[arg(add = ArgValueCandidates::new(complete::keys))]
@@ -398,8 +431,10 @@ pub(crate) struct RelayArgs {
 #[derive(Subcommand)]
 pub(crate) enum InviteCommand {
     /// List the invitations that this machine made, never their tokens
+    #[command(after_help = "Examples:\n  dunlin invite list\n  dunlin invite list --output json")]
     List(ListingArgs),
     /// Let nobody use an invitation any more; whoever has used it stays a member until `dunlin revoke`
+    #[command(after_help = "Example:\n  dunlin invite withdraw ID")]
     Withdraw {
         /// The id that `dunlin invite list` shows
         id: String,

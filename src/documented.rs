@@ -144,3 +144,17 @@ fn command_lines_of_the_documentation_are_understood() {
     }
     assert!(count >= 5, "only {count} found");
 }
+
+/// README.md promises it.
+#[test]
+fn the_help_of_every_command_has_examples() {
+    fn check(command: &clap::Command) {
+        let leaves: Vec<_> = command.get_subcommands().collect();
+        for leaf in &leaves {
+            check(leaf);
+        }
+        let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        assert!(!leaves.is_empty() || help.contains("Example"), "{}", command.get_name());
+    }
+    check(&Args::command());
+}

@@ -4,7 +4,7 @@
 use crate::exit::Failure;
 use std::io::IsTerminal;
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::{EnvFilter, filter::LevelFilter};
 
 /// A short command speaks only when something is wrong.
 const COMMAND: &str = "error";
@@ -18,6 +18,29 @@ const SERVICE_ON_TERMINAL: &str =
 /// Lines that wait to be written while whoever reads them is slow. More are lost: a node must not stand still for its log.
 const WAITING_LINES: usize = 16_384;
 
+/// The crates of this program, which log under their names.
+const OWN: [&str; 5] = ["dunlin", "dunlin_agent", "dunlin_node", "dunlin_protocol", "dunlin_proxy"];
+/// How the names of others begin that log, or may.
+const OTHERS: [&str; 17] = [
+    "axum",
+    "h2",
+    "hickory",
+    "hyper",
+    "if_watch",
+    "igd",
+    "libp2p",
+    "log",
+    "mio",
+    "multistream_select",
+    "netlink",
+    "quinn",
+    "rustls",
+    "tokio",
+    "tower",
+    "tracing",
+    "yamux",
+];
+
 /// How log lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Format {
@@ -28,7 +51,7 @@ enum Format {
 /// Starts logging to standard error, from a thread of its own. What was said is written once the guard is dropped.
 ///
 /// # Errors
-/// `DUNLIN_LOG_FORMAT` is none of its choices.
+/// `DUNLIN_LOG` is no filter, or names what never logs; `DUNLIN_LOG_FORMAT` is none of its choices.
 pub(crate) fn start(service: bool) -> Result<WorkerGuard, Failure> {
     let terminal = std::io::stderr().is_terminal();
     let usual = match (service, terminal) {
@@ -36,7 +59,8 @@ pub(crate) fn start(service: bool) -> Result<WorkerGuard, Failure> {
         (true, false) => SERVICE,
         (true, true) => SERVICE_ON_TERMINAL,
     };
-    let filter = EnvFilter::try_from_env("DUNLIN_LOG").unwrap_or_else(|_| EnvFilter::new(usual));
+    let asked = std::env::var_os("DUNLIN_LOG").map(|text| text.to_string_lossy().into_owned());
+    let filter = filter(asked.as_deref(), usual)?;
     let (writer, guard) = NonBlockingBuilder::default().buffered_lines_limit(WAITING_LINES).finish(std::io::stderr());
     // A line that could not be written would be reported on standard error, by a macro that panics when that fails.
     let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).log_internal_errors(false);
@@ -45,6 +69,30 @@ pub(crate) fn start(service: bool) -> Result<WorkerGuard, Failure> {
         Format::Json => subscriber.json().flatten_event(true).init(),
     }
     Ok(guard)
+}
+
+/// What is asked for, else the `usual`. A filter that lets nothing through by mistake is noticed when a log is missing that
+/// can't be had any more, so that it is refused: a word alone would be taken for a target, and everything else turned off.
+fn filter(asked: Option<&str>, usual: &str) -> Result<EnvFilter, Failure> {
+    let Some(asked) = asked.filter(|text| !text.trim().is_empty()) else { return Ok(EnvFilter::new(usual)) };
+    let refused = |what: String| {
+        Failure::Usage(format!(
+            "DUNLIN_LOG is {asked:?}: {what}; write off, error, warn, info, debug or trace, alone or for a part of the \
+             program, as in warn,dunlin_node=debug ({})",
+            OWN.join(", ")
+        ))
+    };
+    let filter = EnvFilter::try_new(asked).map_err(|error| refused(error.to_string()))?;
+    for directive in asked.split(',').map(str::trim).filter(|text| !text.is_empty()) {
+        let is_word = directive.parse::<LevelFilter>().is_err() && !directive.contains(['=', '[', ']', '{', '}', '"']);
+        let name = directive.split([':', '=', '[']).next().unwrap_or_default();
+        let is_known = OWN.contains(&name) || OTHERS.iter().any(|other| name.starts_with(other));
+        // What has a level may be for a crate that isn't listed here, but none of our own is missing.
+        if (is_word || name.starts_with("dunlin")) && !is_known {
+            return Err(refused(format!("{name:?} is neither a level nor a part that logs")));
+        }
+    }
+    Ok(filter)
 }
 
 fn format(asked: Option<&str>, terminal: bool) -> Result<Format, Failure> {
@@ -104,6 +152,22 @@ mod tests {
         assert_eq!(shown(SERVICE_ON_TERMINAL), ["ending", "engine ready", "joined", "clock"]);
         assert_eq!(shown(SERVICE).len(), 6);
         assert_eq!(shown(COMMAND).len(), 0);
+    }
+
+    #[test]
+    fn a_filter_with_a_typing_error_is_refused() {
+        for good in
+            ["info", "WARN", "warn,dunlin_node=debug", "dunlin_proxy", "libp2p_swarm::x=trace,info", "off", "sled=warn"]
+        {
+            assert!(filter(Some(good), SERVICE).is_ok(), "{good}");
+        }
+        for wrong in ["inof", "warn,dunlin_node=debgu", "dunlin_nod=debug", "warn,dunlin-node=info", "dunlin_nodes"] {
+            let said = filter(Some(wrong), SERVICE).unwrap_err().to_string();
+            assert!(said.contains(wrong) && said.contains("warn,dunlin_node=debug"), "{said}");
+        }
+        for none in [None, Some("")] {
+            assert_eq!(filter(none, SERVICE).unwrap().to_string(), EnvFilter::new(SERVICE).to_string());
+        }
     }
 
     #[test]

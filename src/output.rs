@@ -91,6 +91,25 @@ pub(crate) fn ago(seconds: u64) -> String {
     format!("{} ago", counted(usize::try_from(count).unwrap_or(usize::MAX), unit))
 }
 
+/// `90 minutes`, `47 hours`, `30 days`: how long `seconds` are, in a unit of which there are two at least, if any.
+pub(crate) fn span(seconds: u64) -> String {
+    unit(seconds, "")
+}
+
+/// `90 more minutes`, `47 more hours`, `30 more days`.
+pub(crate) fn more(seconds: u64) -> String {
+    unit(seconds, "more ")
+}
+
+fn unit(seconds: u64, word: &str) -> String {
+    let (count, unit) = match seconds {
+        ..7_200 => (seconds / 60, "minute"),
+        7_200..172_800 => (seconds / 3_600, "hour"),
+        _ => (seconds / 86_400, "day"),
+    };
+    counted(usize::try_from(count).unwrap_or(usize::MAX), &format!("{word}{unit}"))
+}
+
 /// `1 model`, `2 models`.
 pub(crate) fn counted(number: usize, what: &str) -> String {
     if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
@@ -99,6 +118,23 @@ pub(crate) fn counted(number: usize, what: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_left_is_told_in_a_unit_that_says_something() {
+        let told = [0, 60, 3_599, 7_199, 7_200, 172_799, 172_800, 2_592_000].map(more);
+        let right = [
+            "0 more minutes",
+            "1 more minute",
+            "59 more minutes",
+            "119 more minutes",
+            "2 more hours",
+            "47 more hours",
+            "2 more days",
+            "30 more days",
+        ];
+        assert_eq!(told, right);
+        assert_eq!(span(86_400), "24 hours");
+    }
 
     #[test]
     fn ages_are_told_in_the_largest_unit() {

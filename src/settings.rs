@@ -5,7 +5,7 @@ mod engines;
 #[cfg(test)]
 mod keys;
 
-pub(crate) use engines::{EngineSettings, EngineSource, catalogue, discover, engines, metrics_http};
+pub(crate) use engines::{EngineSettings, EngineSource, catalogue, discover, engines, engines_stand_in, metrics_http};
 
 use crate::args::{EndpointArgs, NodeArgs, ThreadArgs, values};
 use crate::exit::Failure;
@@ -35,6 +35,9 @@ const FILE_BYTES: u64 = 1 << 20;
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct File {
+    /// Where it lies, for words about what is wrong with it.
+    #[serde(skip)]
+    path: Option<PathBuf>,
     name: Option<Name>,
     #[serde(deserialize_with = "multiaddrs")]
     listen: Option<Vec<Multiaddr>>,
@@ -78,11 +81,21 @@ impl File {
     /// Reads the file named by `--config`; without one, an empty configuration.
     pub(crate) fn read(path: Option<&Path>) -> Result<Self> {
         let Some(path) = path else { return Ok(Self::default()) };
-        let place = || format!("configuration file {}", path.display());
-        let text = read_bounded(path).with_context(place)?;
+        let place = || place(Some(path));
+        let text = read_bounded(path).with_context(|| format!("can't read {}; --config FILE names it", place()))?;
         // toml's errors name line, column, the key, and the keys that are known.
-        toml::from_str(&text).with_context(place)
+        let file: Self = toml::from_str(&text).with_context(place)?;
+        Ok(Self { path: Some(path.to_owned()), ..file })
     }
+
+    /// How it is called where something in it is wrong.
+    fn place(&self) -> String {
+        place(self.path.as_deref())
+    }
+}
+
+fn place(path: Option<&Path>) -> String {
+    path.map_or_else(|| "configuration".to_owned(), |path| format!("configuration file {}", path.display()))
 }
 
 /// The text of a file that a person wrote.
@@ -101,10 +114,13 @@ pub(crate) fn worker_threads(args: &ThreadArgs, config: Option<&Path>) -> Result
     if let Some(threads) = args.worker_threads {
         return Ok(threads);
     }
-    match File::read(config)?.worker_threads {
+    let file = File::read(config)?;
+    match file.worker_threads {
         None => Ok(1),
         Some(threads @ 1..=values::WORKER_THREADS) => Ok(threads),
-        Some(threads) => bail!("worker_threads is {threads}; give a number from 1 to {}", values::WORKER_THREADS),
+        Some(threads) => {
+            bail!("{}: worker_threads is {threads}; give a number from 1 to {}", file.place(), values::WORKER_THREADS)
+        }
     }
 }
 
@@ -187,7 +203,9 @@ impl EndpointSettings {
     pub(crate) fn resolve(args: &EndpointArgs, file: &File) -> Result<Self> {
         let seconds = |name: &str, value: Option<f64>| match value {
             Some(value) if value > 0.0 && value <= 86_400.0 => Ok(Some(Duration::from_secs_f64(value))),
-            Some(value) => bail!("endpoint.{name} is {value}; give a number above 0, up to 86400"),
+            Some(value) => {
+                bail!("{}: endpoint.{name} is {value}; give a number above 0, up to 86400", file.place())
+            }
             None => Ok(None),
         };
         let first_byte = seconds("first_byte_timeout_seconds", file.endpoint.first_byte_timeout_seconds)?;
@@ -267,7 +285,7 @@ mod tests {
         let refused = of(None, "worker_threads = 0\n").unwrap_err().to_string();
         std::fs::remove_file(&path).unwrap();
         assert_eq!(told, [1, 3, 2]);
-        assert!(refused.contains("from 1 to 256"), "{refused}");
+        assert!(refused.contains("from 1 to 256") && refused.contains(&*path.to_string_lossy()), "{refused}");
     }
 
     #[cfg(unix)]

@@ -65,6 +65,17 @@ pub enum Error {
         /// What it said.
         cause: std::io::Error,
     },
+    /// There is no such directory, and it can't be made, or it is something else.
+    #[error(
+        "{} can't be used as state directory: {cause}; choose a directory of your own with --home DIR (DUNLIN_HOME)",
+        path.display()
+    )]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// What the operating system said.
+        cause: std::io::Error,
+    },
     /// A file is damaged.
     #[error("{} is damaged ({cause}); restore it from a backup", path.display())]
     Damaged {
@@ -129,7 +140,7 @@ impl StateDir {
     /// [`Error::InUse`] with the holder's process id; or the operating system refuses.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref().to_path_buf();
-        let io = |cause| Error::Io { path: path.clone(), cause };
+        let io = |cause| Error::Directory { path: path.clone(), cause };
         fs::DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(&path).map_err(io)?;
         let mode = fs::metadata(&path).map_err(io)?.permissions().mode();
         if mode & 0o077 != 0

@@ -17,6 +17,7 @@ use dunlin_node::{
     mesh,
     state::StateDir,
 };
+use dunlin_proxy::keys::Key;
 use serde::Serialize;
 use std::{
     net::{Ipv4Addr, TcpListener, UdpSocket},
@@ -27,8 +28,8 @@ use std::{
 /// A certificate that has not renewed itself by then is in trouble, seconds.
 const EXPIRES_SOON: i64 = 5 * 86_400;
 
-/// A delegation that was not renewed by then deserves a word: people renew it. Days.
-const DELEGATION_ENDS_SOON: u64 = 30;
+/// A delegation that was not renewed by then deserves a word: people renew it. Seconds.
+const DELEGATION_ENDS_SOON: u64 = 30 * 86_400;
 
 /// Neighbours of other meshes that are named.
 const FOREIGNERS: usize = 4;
@@ -128,25 +129,25 @@ async fn running(mut client: Client, findings: &mut Findings) -> Result<Vec<Engi
         return Ok(Vec::new());
     }
     if let Some(delegation) = &status.delegation {
-        let left = delegation.not_after.saturating_sub(clock::unix_s()) / 86_400;
+        let left = delegation.not_after.saturating_sub(clock::unix_s());
         match left < DELEGATION_ENDS_SOON {
             true => findings.warn(
                 "delegation",
-                format!("ends in {left} days, and every membership that this machine gave with it"),
+                format!("ends in {}, and every membership that this machine gave with it", output::span(left)),
                 "delegate to it again where the mesh key lies",
             ),
-            false => findings.ok("delegation", format!("this machine may issue for {left} more days")),
+            false => findings.ok("delegation", format!("this machine may issue for {}", output::more(left))),
         }
     }
-    let days = status.expires_in_s / 86_400;
+    let left = u64::try_from(status.expires_in_s).unwrap_or(0);
     match status.expires_in_s {
         ..=0 => findings.fail("certificate", "has expired", "join again with a new invitation"),
         1..EXPIRES_SOON => findings.warn(
             "certificate",
-            format!("ends in {days} days and was not renewed"),
+            format!("ends in {} and was not renewed", output::span(left)),
             "see that a machine that issues invitations is reachable",
         ),
-        _ => findings.ok("certificate", format!("valid for {days} more days")),
+        _ => findings.ok("certificate", format!("valid for {}", output::more(left))),
     }
     let peers: Vec<PeerInfo> = client.get("/peers").await?;
     let connected = peers.iter().filter(|peer| peer.reachability == "connected").count();
@@ -178,7 +179,14 @@ async fn running(mut client: Client, findings: &mut Findings) -> Result<Vec<Engi
     }
     let process: Process = client.get("/process").await?;
     if let Some(endpoint) = process.endpoint {
-        findings.ok("endpoint", format!("{endpoint}/v1"));
+        let keys: Vec<Key> = client.get("/keys").await?;
+        match !process.no_auth && super::keys::none_counts(&keys) {
+            true => {
+                let found = format!("{endpoint}/v1 has no key, so that it answers nobody");
+                findings.warn("endpoint", found, "dunlin keys create");
+            }
+            false => findings.ok("endpoint", format!("{endpoint}/v1")),
+        }
     }
     Ok(own)
 }

@@ -36,11 +36,7 @@ impl Door {
         let target = Target::Socket(home.join(SOCKET));
         match Client::connect(home).await {
             Ok(mut client) => {
-                if client.get::<Process>("/process").await?.endpoint.is_none() {
-                    bail!(
-                        "the node that runs here has no endpoint (it is no proxy); ask another one with --endpoint URL"
-                    );
-                }
+                require_endpoint(&mut client, "ask another one with --endpoint URL").await?;
                 Ok(Self { target, own: None })
             }
             Err(ClientError::NotRunning(_)) => {
@@ -64,6 +60,14 @@ impl Door {
         end.cancel();
         running.await?
     }
+}
+
+/// Refuses where the node that runs here is no proxy, and says what to do `instead`.
+pub(super) async fn require_endpoint(client: &mut Client, instead: &str) -> Result<()> {
+    if client.get::<Process>("/process").await?.endpoint.is_none() {
+        bail!("the node that runs here has no endpoint (it is no proxy); {instead}");
+    }
+    Ok(())
 }
 
 /// A node that listens nowhere and has no engines, only a way to ask.

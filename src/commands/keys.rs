@@ -1,5 +1,6 @@
 //! `dunlin keys`: over the control socket when a proxy runs here, so that a change holds at once; else in the file.
 
+use super::door::require_endpoint;
 use crate::{
     args::{KeysArgs, KeysCommand, Output},
     exit::Failure,
@@ -30,6 +31,9 @@ pub(crate) async fn run(args: KeysArgs, home: &Path) -> Result<()> {
 }
 
 async fn with_node(mut client: Client, command: KeysCommand) -> Result<()> {
+    let instead =
+        "each endpoint has its own keys: run `dunlin keys` on the machine of the proxy, with the --home of the proxy";
+    require_endpoint(&mut client, instead).await?;
     match command {
         KeysCommand::Create { name } => {
             let created: Created = client.post("/keys", &serde_json::json!({ "name": name })).await?;
@@ -38,11 +42,14 @@ async fn with_node(mut client: Client, command: KeysCommand) -> Result<()> {
             Err(not_shown(&created, &error, revoked.err().map(|error| error.to_string())))
         }
         KeysCommand::List(listing) => list(listing.output, &client.get::<Vec<Key>>("/keys").await?),
-        KeysCommand::Revoke { id } => match client.delete::<Key>(&format!("/keys/{}", path_segment(&id))).await {
-            Ok(key) => revoked(&key),
-            Err(ClientError::Refused { status: StatusCode::NOT_FOUND, message }) => bail!(not_found(message)),
-            Err(error) => Err(error.into()),
-        },
+        KeysCommand::Revoke { id } => {
+            let before: Vec<Key> = client.get("/keys").await?;
+            match client.delete::<Key>(&format!("/keys/{}", path_segment(&id))).await {
+                Ok(key) => revoked(&key, &before),
+                Err(ClientError::Refused { status: StatusCode::NOT_FOUND, message }) => bail!(not_found(message)),
+                Err(error) => Err(error.into()),
+            }
+        }
     }
 }
 
@@ -62,11 +69,14 @@ fn with_file(command: KeysCommand, home: &Path) -> Result<()> {
             Err(not_shown(&created, &error, revoked.err().map(|error| error.to_string())))
         }
         KeysCommand::List(listing) => list(listing.output, &keys.list()?),
-        KeysCommand::Revoke { id } => match keys.revoke(&id) {
-            Ok(key) => revoked(&key),
-            Err(error @ Error::Unknown(_)) => bail!(not_found(error.to_string())),
-            Err(error) => Err(error.into()),
-        },
+        KeysCommand::Revoke { id } => {
+            let before = keys.list()?;
+            match keys.revoke(&id) {
+                Ok(key) => revoked(&key, &before),
+                Err(error @ Error::Unknown(_)) => bail!(not_found(error.to_string())),
+                Err(error) => Err(error.into()),
+            }
+        }
     }
 }
 
@@ -86,7 +96,7 @@ fn without_keys(command: KeysCommand, home: &Path) -> Result<()> {
     match command {
         KeysCommand::List(listing) => {
             output::note(&format!("no key was made in {} yet: `dunlin keys create` makes one", home.display()));
-            list(listing.output, &Vec::new())
+            show(listing.output, &Vec::new())
         }
         _ => bail!(not_found(format!("no key was made in {} yet", home.display()))),
     }
@@ -109,12 +119,28 @@ pub(super) fn path_segment(id: &str) -> String {
         .collect()
 }
 
-fn revoked(key: &Key) -> Result<()> {
+/// `before`: all keys as they were.
+fn revoked(key: &Key, before: &[Key]) -> Result<()> {
     output::line(&format!("revoked {}", key.id))?;
+    if let Some(at) = before.iter().find(|other| other.id == key.id).and_then(|known| known.revoked) {
+        output::note(&format!("it was revoked already, {}", output::ago(clock::unix_s().saturating_sub(at))));
+    }
     Ok(())
 }
 
+/// Whether no key opens the endpoint.
+pub(super) fn none_counts(keys: &[Key]) -> bool {
+    keys.iter().all(|key| key.revoked.is_some())
+}
+
 fn list(output: Output, keys: &Vec<Key>) -> Result<()> {
+    if none_counts(keys) {
+        output::note("no key opens the endpoint: `dunlin keys create` makes one");
+    }
+    show(output, keys)
+}
+
+fn show(output: Output, keys: &Vec<Key>) -> Result<()> {
     let age = |at: u64| output::ago(clock::unix_s().saturating_sub(at));
     output::show(output, keys, |keys| {
         let rows = keys

@@ -82,7 +82,15 @@ async fn undelegate(peer: &str, home: &Path) -> Result<()> {
     let mut client = connect(home).await?;
     let peer = who::expect(&mut client, peer).await?;
     let asked = Undelegate { peer: peer.to_string() };
+    let issuers: Vec<IssuerInfo> = client.get("/issuers").await?;
+    let was_delegate =
+        issuers.iter().any(|issuer| issuer.peer == asked.peer && issuer.authority == Authority::Delegation);
+    // Also where nothing is known of a delegation: it may have one that this machine never saw.
     client.post::<serde_json::Value>("/undelegate", &asked).await?;
+    if !was_delegate {
+        output::line(&format!("{peer} may not issue; no delegation of it that still counts was known here"))?;
+        return Ok(());
+    }
     output::line(&format!("{peer} may issue no more; the memberships that it gave have ended"))?;
     output::note("invite again whoever is to stay");
     Ok(())
@@ -167,13 +175,13 @@ impl Shown {
 fn show(output: Output, shown: &Shown) -> Result<()> {
     output::show(output, shown, |shown| {
         let roles: Vec<_> = shown.roles.iter().map(|role| role.as_str()).collect();
-        let days = days_until(shown.not_after);
+        let left = output::more(until(shown.not_after));
         let mut text = format!("mesh   {}\npeer   {}\n", shown.mesh, shown.peer);
         if let Some(name) = &shown.name {
             text.push_str(&format!("name   {name}\n"));
         }
         let issuer = if shown.issuer { ", and issues invitations" } else { "" };
-        text.push_str(&format!("roles  {}{issuer}\nvalid  {days} more days, renewed by itself\n", roles.join(", ")));
+        text.push_str(&format!("roles  {}{issuer}\nvalid  {left}, renewed by itself\n", roles.join(", ")));
         for issuer in &shown.issuers {
             let name = issuer.name.as_ref().map(|name| format!(" ({name})")).unwrap_or_default();
             let why = match (issuer.authority, &issuer.bounds) {
@@ -187,8 +195,9 @@ fn show(output: Output, shown: &Shown) -> Result<()> {
     })
 }
 
-fn days_until(unix_s: u64) -> u64 {
-    unix_s.saturating_sub(clock::unix_s()) / 86_400
+/// Seconds until then.
+fn until(unix_s: u64) -> u64 {
+    unix_s.saturating_sub(clock::unix_s())
 }
 
 /// The most that a delegate may give, in words.
@@ -202,6 +211,6 @@ pub(super) fn bounds(given: &Bounds) -> String {
         days if days >= 86_400 => output::counted(usize::try_from(days / 86_400).unwrap_or(usize::MAX), "day"),
         seconds => format!("{seconds} s"),
     };
-    let until = days_until(given.not_after);
-    format!("roles {}; {models}; certificates of at most {life}; for {until} more days", roles.join(", "))
+    let left = output::more(until(given.not_after));
+    format!("roles {}; {models}; certificates of at most {life}; for {left}", roles.join(", "))
 }

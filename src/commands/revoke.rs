@@ -20,8 +20,12 @@ pub(crate) async fn run(peer: &str, home: &Path) -> Result<()> {
     let is_known = known.iter().any(|other| other.peer == peer.to_string());
     let issuers: Vec<IssuerInfo> = client.get("/issuers").await?;
     let was_issuer = issuers.iter().any(|issuer| issuer.peer == peer.to_string());
-    client.post::<serde_json::Value>("/revoke", &Revoke { peer: peer.to_string() }).await?;
+    let done: serde_json::Value = client.post("/revoke", &Revoke { peer: peer.to_string() }).await?;
     output::line(&format!("revoked {peer}"))?;
+    if done["already"] == true {
+        output::note("it was revoked already");
+        return Ok(());
+    }
     // The mesh key's word reaches whoever it is; a delegate that has not met the peer answers with an error.
     if !is_known && own.delegation.is_none() {
         output::note("no such member is known here; it is revoked all the same");

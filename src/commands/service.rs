@@ -49,6 +49,7 @@ impl Engines {
     pub(crate) async fn resolve(args: &EngineArgs, file: File) -> Result<Self> {
         let catalogue = settings::catalogue(args, &file)?;
         let ports = settings::discover(args, &file)?;
+        let place = settings::engines_stand_in(args, &file);
         let asked = settings::engines(args, file)?;
         let discover = match ports {
             Some(ports) => ports,
@@ -59,7 +60,13 @@ impl Engines {
             true => discover_on(discover.iter().copied(), &catalogue).await,
             false => Vec::new(),
         };
-        let asked = asked.into_iter().map(|engine| engine_config(engine, &catalogue));
+        let asked = asked.into_iter().enumerate().map(|(index, engine)| {
+            let config = engine_config(engine, &catalogue);
+            match &place {
+                Some(place) => config.with_context(|| format!("{place}: engines[{index}]")),
+                None => config,
+            }
+        });
         let list = asked.chain(found.iter().cloned().map(|found| Ok(found.into()))).collect::<Result<_>>()?;
         Ok(Self { list, catalogue, discover, found })
     }

@@ -49,7 +49,7 @@ fn human(shown: &Shown) -> String {
     if let Some(delegation) = &node.delegation {
         lines.push(format!("may give  {}", super::mesh::bounds(delegation)));
     }
-    lines.push(format!("valid     {} more days", node.expires_in_s / 86_400));
+    lines.push(format!("valid     {}", output::more(u64::try_from(node.expires_in_s).unwrap_or(0))));
     lines.extend(node.listen.iter().map(|address| format!("listening {address}")));
     if let Some(endpoint) = &process.endpoint {
         lines.push(format!("endpoint  {endpoint}/v1{}", if process.no_auth { " (no key)" } else { "" }));

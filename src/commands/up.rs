@@ -36,7 +36,7 @@ pub(crate) async fn run(args: UpArgs, home: &Path) -> Result<()> {
                 true => offered(&args.engines, file, issuer, &mut summary).await?,
                 false if settings::engines(&args.engines, file)?.is_empty() => Engines::default(),
                 false => bail!(
-                    "this machine's certificate lacks the role agent, so it can't offer engines; join again with an invitation for that role"
+                    "this machine's certificate lacks the role agent, so it can't offer engines; join again with a token of `dunlin invite --role agent,proxy`"
                 ),
             };
             (state, roles, engines)
@@ -52,7 +52,7 @@ pub(crate) async fn run(args: UpArgs, home: &Path) -> Result<()> {
     let endpoint = roles.contains(Role::Proxy).then_some(endpoint);
     if !roles.contains(Role::Agent) && endpoint.is_none() {
         bail!(
-            "this machine's certificate has neither the role agent nor proxy; join again with an invitation for one of them"
+            "this machine's certificate has neither the role agent nor proxy; join again with a token of `dunlin invite --role agent,proxy`"
         );
     }
     let service = Service::start(Plan { state, roles, node, engines, metrics_http, endpoint }).await?;
@@ -149,7 +149,9 @@ async fn next_steps(service: &Service, journal: bool) -> Vec<String> {
     }
     lines.push(match service.process.endpoint {
         Some(_) => "try       dunlin chat".to_owned(),
-        None => "endpoint  none: this machine's certificate lacks the role proxy".to_owned(),
+        None => "endpoint  none: this machine's certificate lacks the role proxy; join again with a token of `dunlin invite --role \
+                 agent,proxy`"
+            .to_owned(),
     });
     lines
 }

@@ -77,7 +77,8 @@ pub(crate) fn engines(args: &EngineArgs, file: File) -> Result<Vec<EngineSetting
         engines.push(common(EngineSource::Launch { runtime, args, container }));
     }
     if engines.is_empty() {
-        engines = file.engines.into_iter().enumerate().map(|(i, e)| from_file(i, e)).collect::<Result<_>>()?;
+        let at = |index| format!("{}: engines[{index}]", super::place(file.path.as_deref()));
+        engines = file.engines.into_iter().enumerate().map(|(i, e)| from_file(&at(i), e)).collect::<Result<_>>()?;
     }
     if engines.is_empty() && describes_engine(args) {
         bail!(Failure::Usage(
@@ -94,24 +95,30 @@ pub(crate) fn engines(args: &EngineArgs, file: File) -> Result<Vec<EngineSetting
     Ok(engines)
 }
 
+/// Where engines stand that the file names, unless flags take their place.
+pub(crate) fn engines_stand_in(args: &EngineArgs, file: &File) -> Option<String> {
+    (args.engine.is_empty() && args.launch.is_none() && !file.engines.is_empty()).then(|| file.place())
+}
+
 fn describes_engine(args: &EngineArgs) -> bool {
     args.runtime.is_some() || !args.models.is_empty() || args.slots.is_some() || args.flavor_rank.is_some()
 }
 
-fn from_file(index: usize, engine: EngineFile) -> Result<EngineSettings> {
+/// `at` says where it stands.
+fn from_file(at: &str, engine: EngineFile) -> Result<EngineSettings> {
     let source = match (engine.url, engine.launch) {
         (Some(url), None) if engine.args.is_empty() => EngineSource::Attach(url),
-        (Some(_), None) => bail!("engines[{index}]: `args` are for `launch`, not for `url`"),
+        (Some(_), None) => bail!("{at}: `args` are for `launch`, not for `url`"),
         (None, Some(runtime)) => {
             let of_file = |tool| container(tool, engine.gpus.as_deref(), &engine.container_args);
-            let container = engine.container.map(of_file).transpose().with_context(|| format!("engines[{index}]"))?;
+            let container = engine.container.map(of_file).transpose().with_context(|| at.to_owned())?;
             EngineSource::Launch { runtime, args: engine.args, container }
         }
-        _ => bail!("engines[{index}]: give either `url` or `launch`"),
+        _ => bail!("{at}: give either `url` or `launch`"),
     };
     let timeout = |field, value: Option<f64>| match value {
         Some(value) if !(0.0..=604_800.0).contains(&value) => {
-            bail!("engines[{index}]: {field} is {value}; give seconds up to 604800, 0 for never")
+            bail!("{at}: {field} is {value}; give seconds up to 604800, 0 for never")
         }
         value => Ok(value.map(Duration::from_secs_f64)),
     };
@@ -166,7 +173,8 @@ pub(crate) fn discover(args: &EngineArgs, file: &File) -> Result<Option<BTreeSet
         (true, None) => return Ok(None),
     };
     if ports.contains(&0) {
-        bail!("discover: 0 is no port");
+        let place = if args.discover.is_empty() { file.place() } else { "--discover".to_owned() };
+        bail!("{place}: discover: 0 is no port");
     }
     Ok(Some(ports))
 }
@@ -176,7 +184,7 @@ pub(crate) fn discover(args: &EngineArgs, file: &File) -> Result<Option<BTreeSet
 pub(crate) fn catalogue(args: &EngineArgs, file: &File) -> Result<Catalogue> {
     let mut catalogue = Catalogue::built_in()?;
     for (index, table) in file.runtimes.iter().enumerate() {
-        catalogue.merge_table(&format!("configuration file, runtimes[{index}]"), table.clone())?;
+        catalogue.merge_table(&format!("{}, runtimes[{index}]", file.place()), table.clone())?;
     }
     for path in &args.runtime_file {
         let place = path.display().to_string();

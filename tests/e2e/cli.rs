@@ -103,6 +103,86 @@ fn an_agent_shows_its_engines_to_prometheus_where_it_is_told_to() {
     }
 }
 
+/// Runs a command that is to fail, and gives what it said.
+#[track_caller]
+fn failed(home: &Home<'_>, args: &[&str]) -> String {
+    let output = home.run(args);
+    assert!(!output.status.success(), "{args:?}: {output:?}");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn keys_are_asked_for_where_the_endpoint_is() {
+    let sandbox = Sandbox::new();
+    let mesh = Mesh::new(&sandbox, &[]);
+    let agent = mesh.agent("a", &["--launch", "demo"]);
+    for args in [&["keys"][..], &["keys", "list"], &["keys", "create"], &["keys", "revoke", "abc"]] {
+        let said = failed(&agent.home, args);
+        assert!(said.contains("it is no proxy") && said.contains("on the machine of the proxy"), "{args:?}: {said}");
+    }
+}
+
+#[test]
+fn a_proxy_without_keys_is_told_how_to_get_one_and_a_second_revocation_is_no_first_one() {
+    let sandbox = Sandbox::new();
+    let mesh = Mesh::new(&sandbox, &[]);
+    let home = &mesh.proxy.home;
+    let said = |args: &[&str]| {
+        let output = home.run(args);
+        assert!(output.status.success(), "{args:?}: {output:?}");
+        String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+    };
+    assert!(!said(&["keys"]).contains("keys create") && !said(&["doctor"]).contains("keys create"));
+    let keys = home.list(&["keys"]);
+    let id = keys[0]["id"].as_str().unwrap();
+    assert!(!said(&["keys", "revoke", id]).contains("already"));
+    assert!(said(&["keys", "revoke", id]).contains("revoked already"));
+    assert!(said(&["keys"]).contains("dunlin keys create"));
+    assert!(said(&["doctor"]).contains("dunlin keys create"));
+}
+
+#[test]
+fn what_the_system_refuses_is_told_with_what_to_do() {
+    let sandbox = Sandbox::new();
+    let home = Home::new(&sandbox, "home");
+    home.ask(&["mesh", "create"]);
+    let path = |name: &str| sandbox.folder().join(name).to_string_lossy().into_owned();
+    let (key, missing, file) = (path("mesh.key"), path("missing"), path("file"));
+    home.ask(&["mesh", "key", "export", "--file", &key]);
+    std::fs::write(&file, "").unwrap();
+    let within = format!("{file}/home");
+    for (args, wanted) in [
+        (&["mesh", "key", "export", "--file", &key][..], "name another file"),
+        (&["mesh", "key", "import", &missing], "`dunlin mesh key export` wrote"),
+        (&["up", "--config", &missing], "can't read configuration file"),
+        (&["mesh", "create", "--home", &file], "choose a directory of your own with --home"),
+        (&["mesh", "create", "--home", &within], "choose a directory of your own with --home"),
+        (&["status", "--home", &file], "name its directory with --home"),
+    ] {
+        let said = failed(&home, args);
+        assert!(said.contains(wanted), "{args:?}: {said}");
+    }
+}
+
+#[test]
+fn a_wrong_value_is_refused_with_the_name_of_its_file() {
+    let sandbox = Sandbox::new();
+    let home = Home::new(&sandbox, "home");
+    let file = sandbox.folder().join("dunlin.toml");
+    let path = file.to_string_lossy().into_owned();
+    for (text, key) in [
+        ("[[engines]]\nlaunch = 'vlm'\n", "engines[0]"),
+        ("[[engines]]\nurl = 'http://127.0.0.1:1'\n[[engines]]\nurl = 'http://a'\nlaunch = 'vllm'\n", "engines[1]"),
+        ("worker_threads = 1000\n", "worker_threads"),
+        ("discover = [0]\n", "discover"),
+        ("[endpoint]\nfirst_byte_timeout_seconds = 0.0\n", "endpoint.first_byte_timeout_seconds"),
+    ] {
+        std::fs::write(&file, text).unwrap();
+        let said = failed(&home, &["up", "--config", &path]);
+        assert!(said.contains(&path) && said.contains(key), "{text}: {said}");
+    }
+}
+
 #[test]
 fn looking_makes_nothing() {
     let sandbox = Sandbox::new();

@@ -79,10 +79,12 @@ fn a_mesh_goes_on_without_its_key_until_the_key_says_otherwise() {
     delegate.wait_for_replicas("demo", 1);
     mesh.proxy.restart(&proxy);
     // At once: the delegate and the agent, which were there all the time, do not listen to its gossip yet.
-    mesh.proxy.home.ask(&["mesh", "undelegate", &peer]);
+    assert!(mesh.proxy.home.ask(&["mesh", "undelegate", &peer]).contains("have ended"));
     delegate.wait_for_replicas("demo", 0);
     mesh.proxy.wait_for_replicas("demo", 0);
     refused(delegate.home.run(&["invite"]), 1, "delegation was revoked");
+    let again = mesh.proxy.home.ask(&["mesh", "undelegate", &peer]);
+    assert!(again.contains("may not issue") && !again.contains("have ended"), "{again}");
 }
 
 /// What `status` and `doctor` say, and that it is true.

@@ -26,7 +26,10 @@ pub enum Error {
     #[error("no dunlin is running with the state directory {}; start one with `dunlin up`", .0.display())]
     NotRunning(PathBuf),
     /// The socket may not be opened, or failed.
-    #[error("{}: {cause}", path.display())]
+    #[error(
+        "the node can't be asked at {}: {cause}; be the user that runs it, or name its directory with --home DIR (DUNLIN_HOME)",
+        path.display()
+    )]
     Io {
         /// The socket.
         path: PathBuf,

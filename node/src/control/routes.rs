@@ -253,8 +253,13 @@ async fn revoke(State(handle): State<Handle>, Json(asked): Json<Revoke>) -> Resp
     let Ok(peer) = asked.peer.parse::<PeerId>() else {
         return failure(StatusCode::BAD_REQUEST, &"`peer` is not a peer id");
     };
+    let members = handle.members();
+    let already = match members.get(&peer) {
+        Some(membership) => members.is_revoked(&membership),
+        None => members.revocations().revoked_before(&peer, None) > 0,
+    };
     match handle.revoke(peer).await {
-        Ok(()) => Json(serde_json::json!({})).into_response(),
+        Ok(()) => Json(serde_json::json!({ "already": already })).into_response(),
         Err(error) => manage_failure(&error),
     }
 }

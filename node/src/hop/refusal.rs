@@ -40,7 +40,9 @@ impl Refusal {
                 ("permission_error", "certificate_expired", "this peer's certificate has expired")
             }
             Self::RoleMissing => {
-                ("permission_error", "role_missing", "this peer's certificate has no role that may call this path")
+                // Whatever asks for a role takes this one.
+                let words = "this peer's certificate has no role that may call this path; it needs the role proxy";
+                ("permission_error", "role_missing", words)
             }
         }
     }
@@ -56,5 +58,22 @@ impl Refusal {
         headers.insert(FAULT, HeaderValue::from_static(Fault::Agent.as_str()));
         headers.insert(RETRY_SAFE, HeaderValue::from_static("yes"));
         response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dunlin_protocol::{
+        hop::Route,
+        id::{Role, Roles},
+    };
+
+    #[test]
+    fn the_role_that_is_missing_is_named_and_suffices() {
+        assert!(Refusal::RoleMissing.words().2.contains(&format!("the role {}", Role::Proxy)));
+        for path in ["/engine/v1/chat/completions", "/mesh/logs", "/mesh/info"] {
+            assert!(Route::of(path).unwrap().allows(Roles::from_iter([Role::Proxy])), "{path}");
+        }
     }
 }

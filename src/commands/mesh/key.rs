@@ -37,7 +37,10 @@ fn export(state: &StateDir, file: Option<&Path>, remove: bool) -> Result<()> {
     }
     let (text, mesh) = key::export(state)?;
     match file {
-        Some(file) => write_new(file, &text).with_context(|| format!("{}", file.display()))?,
+        Some(file) => write_new(file, &text).with_context(|| {
+            let why = if file.exists() { "; it exists, and nothing is written over: name another file" } else { "" };
+            format!("the key can't be written to {}{why}", file.display())
+        })?,
         // Nothing may be removed that did not get out.
         None => output::piece(format!("{text}\n").as_bytes())?,
     }
@@ -71,8 +74,14 @@ fn import(state: &StateDir, file: Option<&Path>, output: Output) -> Result<()> {
     let mut text = String::new();
     match file {
         Some(path) => {
-            let file = File::open(path).with_context(|| format!("{}", path.display()))?;
-            file.take(TEXT_BYTES).read_to_string(&mut text).with_context(|| format!("{}", path.display()))?
+            let unread = || {
+                format!(
+                    "the key can't be read from {}; name the file that `dunlin mesh key export` wrote",
+                    path.display()
+                )
+            };
+            let file = File::open(path).with_context(unread)?;
+            file.take(TEXT_BYTES).read_to_string(&mut text).with_context(unread)?
         }
         None => std::io::stdin().lock().take(TEXT_BYTES).read_to_string(&mut text).context("standard input")?,
     };
