@@ -21,7 +21,7 @@ const WAITING_LINES: usize = 16_384;
 /// The crates of this program, which log under their names.
 const OWN: [&str; 5] = ["dunlin", "dunlin_agent", "dunlin_node", "dunlin_protocol", "dunlin_proxy"];
 /// How the names of others begin that log, or may.
-const OTHERS: [&str; 17] = [
+const OTHERS: [&str; 16] = [
     "axum",
     "h2",
     "hickory",
@@ -29,7 +29,6 @@ const OTHERS: [&str; 17] = [
     "if_watch",
     "igd",
     "libp2p",
-    "log",
     "mio",
     "multistream_select",
     "netlink",

@@ -77,7 +77,7 @@ pub(crate) fn engines(args: &EngineArgs, file: File) -> Result<Vec<EngineSetting
         engines.push(common(EngineSource::Launch { runtime, args, container }));
     }
     if engines.is_empty() {
-        let at = |index| format!("{}: engines[{index}]", super::place(file.path.as_deref()));
+        let at = |index: usize| format!("{}: engines[{index}]", super::place(file.path.as_deref()));
         engines = file.engines.into_iter().enumerate().map(|(i, e)| from_file(&at(i), e)).collect::<Result<_>>()?;
     }
     if engines.is_empty() && describes_engine(args) {
@@ -173,8 +173,11 @@ pub(crate) fn discover(args: &EngineArgs, file: &File) -> Result<Option<BTreeSet
         (true, None) => return Ok(None),
     };
     if ports.contains(&0) {
-        let place = if args.discover.is_empty() { file.place() } else { "--discover".to_owned() };
-        bail!("{place}: discover: 0 is no port");
+        let place = match args.discover.is_empty() {
+            true => format!("{}: discover", file.place()),
+            false => "--discover".to_owned(),
+        };
+        bail!("{place}: 0 is no port");
     }
     Ok(Some(ports))
 }

@@ -150,16 +150,16 @@ fn what_the_system_refuses_is_told_with_what_to_do() {
     let (key, missing, file) = (path("mesh.key"), path("missing"), path("file"));
     home.ask(&["mesh", "key", "export", "--file", &key]);
     std::fs::write(&file, "").unwrap();
-    let within = format!("{file}/home");
-    for (args, wanted) in [
-        (&["mesh", "key", "export", "--file", &key][..], "name another file"),
-        (&["mesh", "key", "import", &missing], "`dunlin mesh key export` wrote"),
-        (&["up", "--config", &missing], "can't read configuration file"),
-        (&["mesh", "create", "--home", &file], "choose a directory of your own with --home"),
-        (&["mesh", "create", "--home", &within], "choose a directory of your own with --home"),
-        (&["status", "--home", &file], "name its directory with --home"),
+    let [of_file, within] = ["file", "file/home"].map(|name| Home::new(&sandbox, name));
+    for (home, args, wanted) in [
+        (&home, &["mesh", "key", "export", "--file", &key][..], "name another file"),
+        (&home, &["mesh", "key", "import", &missing], "`dunlin mesh key export` wrote"),
+        (&home, &["up", "--config", &missing], "can't read configuration file"),
+        (&of_file, &["mesh", "create"], "choose a directory of your own with --home"),
+        (&within, &["mesh", "create"], "choose a directory of your own with --home"),
+        (&of_file, &["status"], "name its directory with --home"),
     ] {
-        let said = failed(&home, args);
+        let said = failed(home, args);
         assert!(said.contains(wanted), "{args:?}: {said}");
     }
 }

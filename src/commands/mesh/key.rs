@@ -5,11 +5,11 @@ use crate::{
     exit::Failure,
     output,
 };
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use dunlin_node::{clock, mesh, mesh::key, state::StateDir};
 use std::{
     fs::{File, OpenOptions},
-    io::{IsTerminal, Read, Write},
+    io::{ErrorKind, IsTerminal, Read, Write},
     os::unix::fs::OpenOptionsExt,
     path::Path,
 };
@@ -37,10 +37,9 @@ fn export(state: &StateDir, file: Option<&Path>, remove: bool) -> Result<()> {
     }
     let (text, mesh) = key::export(state)?;
     match file {
-        Some(file) => write_new(file, &text).with_context(|| {
-            let why = if file.exists() { "; it exists, and nothing is written over: name another file" } else { "" };
-            format!("the key can't be written to {}{why}", file.display())
-        })?,
+        Some(file) => {
+            write_new(file, &text).with_context(|| format!("the key can't be written to {}", file.display()))?
+        }
         // Nothing may be removed that did not get out.
         None => output::piece(format!("{text}\n").as_bytes())?,
     }
@@ -57,7 +56,11 @@ fn export(state: &StateDir, file: Option<&Path>, remove: bool) -> Result<()> {
 
 /// Never over a file that exists: it could be another mesh's key. On the disk, with its name, and read back.
 fn write_new(path: &Path, text: &str) -> Result<()> {
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    let mut file =
+        OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(|error| match error.kind() {
+            ErrorKind::AlreadyExists => anyhow!("it exists, and nothing is written over; name another file"),
+            _ => error.into(),
+        })?;
     writeln!(file, "{text}")?;
     file.sync_all()?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
