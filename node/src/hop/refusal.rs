@@ -60,20 +60,3 @@ impl Refusal {
         response
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use dunlin_protocol::{
-        hop::Route,
-        id::{Role, Roles},
-    };
-
-    #[test]
-    fn the_role_that_is_missing_is_named_and_suffices() {
-        assert!(Refusal::RoleMissing.words().2.contains(&format!("the role {}", Role::Proxy)));
-        for path in ["/engine/v1/chat/completions", "/mesh/logs", "/mesh/info"] {
-            assert!(Route::of(path).unwrap().allows(Roles::from_iter([Role::Proxy])), "{path}");
-        }
-    }
-}
