@@ -22,6 +22,11 @@ pub(crate) enum Failure {
         /// What to do next, starting with a line break, or empty.
         hint: String,
     },
+    /// Exit code 4.
+    #[error(
+        "no model is served now\n  start an engine on a machine where `dunlin up` or `dunlin agent` runs; `dunlin doctor` says what is wrong with those that run"
+    )]
+    NoModel,
     /// Exit code 2: flags that clap cannot judge by itself.
     #[error("{0}")]
     Usage(String),
@@ -32,7 +37,7 @@ impl Failure {
         match self {
             Self::Usage(_) => 2,
             Self::NotRunning { .. } => 3,
-            Self::NotFound { .. } => 4,
+            Self::NotFound { .. } | Self::NoModel => 4,
         }
     }
 }

@@ -53,6 +53,8 @@ pub(crate) struct View {
     pub(crate) slots: u16,
     /// The self-test's verdict on the engine as it is now; `None` until there is one.
     pub(crate) continuation: Option<Continuation>,
+    /// Whether it has ever been ready.
+    pub(crate) has_served: bool,
 }
 
 /// Why a replica does not serve.
@@ -147,6 +149,7 @@ impl Replica {
             models: served(&config.models, None),
             slots,
             continuation: None,
+            has_served: false,
         };
         Self {
             index,
@@ -282,6 +285,7 @@ impl Replica {
                     view.continuation = None;
                 }
                 (view.state, view.reason, view.models) = (ReplicaState::Ready, None, models);
+                view.has_served = true;
             }
             // What comes back may be another engine.
             Err(Unready { state, reason }) => {

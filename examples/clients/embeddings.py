@@ -16,7 +16,7 @@ from openai import OpenAI
 
 QUESTION = "Where do dunlins spend the winter?"
 TEXTS = [
-    "Dunlins winter on mudflats and estuaries.",
+    "In winter dunlins stay on mudflats and estuaries.",
     "The proxy waits for a free slot.",
     "Many shorebirds fly south in autumn.",
 ]

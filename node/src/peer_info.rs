@@ -22,7 +22,7 @@ pub struct PeerInfo {
     pub name: Option<Name>,
     /// Roles that its certificate allows; empty while the certificate was not seen.
     pub roles: Vec<Role>,
-    /// `self`, `connected`, `relayed`, `suspect`, `disconnected`, or `unknown`.
+    /// `self`, `connected`, `relayed`, `suspect`, `disconnected`, `unknown`, or `revoked`.
     pub reachability: String,
     /// Last measured round trip, microseconds.
     pub rtt_us: Option<u64>,
@@ -32,7 +32,7 @@ pub struct PeerInfo {
     pub not_after: Option<u64>,
     /// Whether two processes seem to run under this id: one of them must be stopped.
     pub duplicate: bool,
-    /// What it serves.
+    /// What it serves; nothing once its membership was revoked.
     pub replicas: Vec<ReplicaInfo>,
 }
 
@@ -75,7 +75,11 @@ impl PeerInfo {
                 .map(|view| {
                     let membership = handle.members().get(&view.peer);
                     let replicas = replicas.remove(&view.peer).unwrap_or_default();
-                    Self::of(&view, view.peer == own, membership, replicas, now)
+                    let mut info = Self::of(&view, view.peer == own, membership.clone(), replicas, now);
+                    if view.peer != own && membership.is_some_and(|of| handle.members().is_revoked(&of)) {
+                        info.revoke();
+                    }
+                    info
                 })
                 .collect();
             peers.sort_by(|a, b| a.peer.cmp(&b.peer));
@@ -110,6 +114,13 @@ impl PeerInfo {
             duplicate: view.epochs_conflict(now),
             replicas,
         }
+    }
+
+    /// Nobody asks it for anything, and what it said of its replicas counts no more.
+    fn revoke(&mut self) {
+        self.reachability = "revoked".to_owned();
+        self.rtt_us = None;
+        self.replicas.clear();
     }
 }
 

@@ -164,7 +164,7 @@ impl Dispatcher {
                 Failure::Answered(cause, answer) => (cause, Some(answer)),
             };
             tries += 1;
-            tracing::debug!(%replica, %cause, tries, request_id = ?ask.id, "try failed");
+            tracing::debug!(%replica, %cause, tries, request_id = ask.id.to_str().ok(), "try failed");
             ticket.failed_on(replica);
             if tries >= TRIES || !self.another_may_do_better(model, &ticket, cause) {
                 return answer

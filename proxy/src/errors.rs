@@ -148,7 +148,7 @@ impl Error {
             Unserved::Unknown => Self::ModelNotFound { model },
             Unserved::NoReplica => Self::NoReplica { model, why: "is ready, and none is starting" },
             Unserved::StillStarting => {
-                Self::NoReplica { model, why: "became ready in time; `dunlin doctor` on its node says what it lacks" }
+                Self::NoReplica { model, why: "became ready in time; `dunlin doctor` says on which node to look" }
             }
             Unserved::StillFull { wait } => Self::Full { model, why: "none became free in time", wait },
             Unserved::TooMany { wait } => Self::Full { model, why: "as many requests wait already as may", wait },

@@ -75,7 +75,7 @@ impl Door {
         client.allow(response.headers_mut(), matches!(self.auth, Auth::LocalOnly));
         let status = response.status();
         self.metrics.answered(story.model.as_ref(), status, story.step);
-        tracing::debug!(request_id = ?id, %method, path = uri.path(), status = status.as_u16(), ms = since.elapsed().as_millis(), "answered");
+        tracing::debug!(request_id = id.to_str().ok(), %method, path = uri.path(), status = status.as_u16(), ms = since.elapsed().as_millis(), "answered");
         response.headers_mut().insert(headers::REQUEST_ID, id);
         response
     }

@@ -70,10 +70,7 @@ async fn pick_model(target: &Target, named: Option<&str>) -> Result<String> {
     let models: Models = target.json(Method::GET, "/v1/models", &()).await?;
     match models.data.as_slice() {
         [only] => Ok(only.id.clone()),
-        [] => bail!(Failure::NotFound {
-            what: "a model".into(),
-            hint: "\n  no engine of the mesh is ready; `dunlin doctor` looks for the reason".into(),
-        }),
+        [] => bail!(Failure::NoModel),
         several => {
             let names: Vec<_> = several.iter().map(|model| model.id.as_str()).collect();
             bail!(Failure::Usage(format!("name one of the models: {}", names.join(", "))))

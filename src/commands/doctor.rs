@@ -1,6 +1,7 @@
 //! `dunlin doctor`: look for what is wrong and say what to do. Exit code 1 when something is broken.
 
 mod engines;
+mod models;
 mod processes;
 
 use super::service::Process;
@@ -177,6 +178,7 @@ async fn running(mut client: Client, findings: &mut Findings) -> Result<Vec<Engi
         0 => findings.warn("models", "the mesh serves none", "see the engines; `dunlin peers` shows who should serve"),
         ready => findings.ok("models", format!("{} ready", output::counted(ready, "model"))),
     }
+    models::short(&models, &peers, findings);
     let process: Process = client.get("/process").await?;
     if let Some(endpoint) = process.endpoint {
         let keys: Vec<Key> = client.get("/keys").await?;

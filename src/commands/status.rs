@@ -80,13 +80,45 @@ fn engine_line(engine: &serde_json::Value) -> String {
     let text = |key: &str| engine[key].as_str().unwrap_or("-").to_owned();
     let models: Vec<_> = engine["models"].as_array().into_iter().flatten().filter_map(|model| model.as_str()).collect();
     let reason = engine["reason"].as_str().map(|reason| format!(": {reason}")).unwrap_or_default();
-    let models = if models.is_empty() { String::new() } else { format!(", serves {}", models.join(", ")) };
+    let serves = if is_lost(engine) { "served" } else { "serves" };
+    let models = if models.is_empty() { String::new() } else { format!(", {serves} {}", models.join(", ")) };
     let busy = format!("{}/{} slots", engine["in_flight"], engine["slots"]);
     format!(
         "engine {}  {} {} is {}{reason}{models}, {busy}",
         engine["index"],
         text("runtime"),
         text("url"),
-        text("state")
+        standing(engine)
     )
+}
+
+/// Where an engine of this node stands, for people.
+pub(super) fn standing(engine: &serde_json::Value) -> &str {
+    if is_lost(engine) { "not answering" } else { engine["state"].as_str().unwrap_or("-") }
+}
+
+/// Whether an engine that somebody else runs served once and has yet to come back: to the mesh it is one that starts.
+fn is_lost(engine: &serde_json::Value) -> bool {
+    engine["state"] == "starting" && engine["has_served"] == true && engine["process"].is_null()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn an_engine_that_was_lost_does_not_start() {
+        let engine = |has_served: bool, process: serde_json::Value| {
+            engine_line(&json!({
+                "index": 0, "runtime": "vllm", "url": "http://127.0.0.1:1", "state": "starting", "reason": "refused",
+                "models": ["m"], "has_served": has_served, "process": process, "in_flight": 0, "slots": 4,
+            }))
+        };
+        let line = engine(true, json!(null));
+        assert!(line.contains("is not answering: refused, served m,"), "{line}");
+        for line in [engine(false, json!(null)), engine(true, json!({"state": "restarting"}))] {
+            assert!(line.contains("is starting: refused, serves m,"), "{line}");
+        }
+    }
 }

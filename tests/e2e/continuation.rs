@@ -314,6 +314,10 @@ fn a_stream_without_text_is_asked_again() {
     assert_eq!(seen.answer(), whole.answer());
     assert_eq!(seen.roles, 1);
     assert!(seen.comments.iter().any(|comment| comment.starts_with("asked again by ")), "{seen:?}");
+    let log = scene.mesh.proxy.process.output();
+    let line = log.lines().find(|line| line.contains("stream goes on elsewhere")).unwrap();
+    assert!(scene.names.iter().any(|name| line.contains(&format!("\"{name}/0\""))), "{line}");
+    assert!(line.contains("request_id") && !line.contains("\\\""), "{line}");
 }
 
 #[test]

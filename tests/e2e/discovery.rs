@@ -32,6 +32,9 @@ fn an_agent_takes_in_what_comes_up_and_lets_go_of_what_goes() {
     let port = address.port().to_string();
     let agent = mesh.agent("a", &["--discover", &port]);
     assert_eq!(agent.status()["engines"].as_array().unwrap().len(), 0, "it runs without an engine");
+    let chat = mesh.proxy.home.run(&["chat"]);
+    let error = String::from_utf8_lossy(&chat.stderr).into_owned();
+    assert!(chat.status.code() == Some(4) && error.contains("no model is served now"), "{error}");
 
     let mut engine = DemoEngine::start_at(&sandbox, "engine", address, &FAST);
     mesh.proxy.wait_for_replicas("demo", 1);
@@ -56,6 +59,8 @@ fn up_serves_the_demo_until_a_real_engine_comes_up() {
     node.wait_for_replicas("real", 1);
     node.wait_for_replicas("demo", 0);
     node.endpoint().chat("real", "hello", 4).unwrap().content();
+    let said = node.home.ask(&["doctor"]);
+    assert!(said.contains("demo engine has made room") && !said.contains("when it is back"), "{said}");
 }
 
 /// As many as an Ollama of long standing has: each is found by a proxy elsewhere, and a pull and a removal are known there
@@ -124,7 +129,9 @@ fn doctor_explains_what_is_not_found_and_what_is_not_ready() {
     let nowhere = format!("http://{}", free_address());
     let crashing = ["--config", "doctor.toml"];
     let file = sandbox.folder().join("doctor.toml");
-    let text = format!("[[engines]]\nurl = '{nowhere}'\n[[engines]]\nlaunch = 'demo'\nargs = ['--no-such-flag']\n");
+    let text = format!(
+        "[[engines]]\nurl = '{nowhere}'\nmodels = ['bird']\n[[engines]]\nlaunch = 'demo'\nargs = ['--no-such-flag']\n"
+    );
     std::fs::write(&file, text).unwrap();
     let agent = mesh.agent("a", &[crashing[0], file.to_str().unwrap()]);
     let said = || {
@@ -141,6 +148,10 @@ fn doctor_explains_what_is_not_found_and_what_is_not_ready() {
     wait_for("all of it", PATIENCE, || {
         let said = said();
         expected.iter().all(|part| said.contains(part.as_str())).then_some(())
+    });
+    wait_for("the other node to name this one", PATIENCE, || {
+        let said = mesh.proxy.home.ask(&["doctor"]);
+        said.contains("bird: 0 of 1 replicas ready; starting on ").then_some(())
     });
 }
 

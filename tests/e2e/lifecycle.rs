@@ -234,11 +234,12 @@ fn a_hang_up_ends_the_engines_work() {
     let sandbox = Sandbox::new();
     let engine = DemoEngine::start(&sandbox, "engine", &["--tokens-per-second", "10"]);
     let mesh = Mesh::new(&sandbox, &[]);
-    let _agent = mesh.agent_of("a", &engine);
+    let agent = mesh.agent_of("a", &engine);
     mesh.proxy.wait_for_replicas("demo", 1);
     wait_for("the end of the agent's own test of the engine", PATIENCE, || {
         (mesh.proxy.home.list(&["models"])[0]["exact"] == 1).then_some(())
     });
+    assert_eq!(agent.process.output().matches("engine serves").count(), 1, "the test is no news to a person");
     let running = || engine.metric("vllm:num_requests_running");
 
     let mut events = mesh.endpoint.chat_stream("demo", "a long story", 1000).unwrap().events();

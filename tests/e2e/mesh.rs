@@ -101,6 +101,9 @@ fn revoked_members_are_out_within_seconds() {
     mesh.proxy.wait_for_replicas("demo", 0);
     assert!(start.elapsed() < Duration::from_secs(10), "out after {:?}", start.elapsed());
     assert_ne!(mesh.endpoint.chat("demo", "Hello", 4).unwrap().status, 200);
+    let peers = mesh.proxy.home.list(&["peers"]);
+    let of_agent = peers.as_array().unwrap().iter().find(|known| known["peer"] == agent.peer_id()).unwrap();
+    assert_eq!((&of_agent["reachability"], &of_agent["replicas"]), (&json!("revoked"), &json!([])));
 }
 
 /// A token that went to the wrong place is taken back by the name that the list gives it.

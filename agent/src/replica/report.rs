@@ -4,6 +4,7 @@ use super::{
     Replica,
     due::{Due, INTERVAL},
 };
+use crate::engine::EngineUrl;
 use dunlin_node::{Handle, Offer};
 use dunlin_protocol::announcement::ReplicaState;
 use std::{sync::Arc, time::Instant};
@@ -15,10 +16,15 @@ const NAMED: usize = 8;
 /// Announces the replica whenever its view changes; ends when it is gone for good.
 pub(crate) async fn announce(replica: Arc<Replica>, handle: Handle) {
     let mut view = replica.watch();
+    let mut told = None;
     loop {
         let state = view.borrow_and_update().state;
         let offer = replica.offer();
-        tell(&replica, &offer);
+        let news = news(&replica, &offer);
+        if told.as_ref() != Some(&news) {
+            tell(&news);
+            told = Some(news);
+        }
         handle.offer(offer).await;
         if (state == ReplicaState::Gone && replica.is_ending()) || view.changed().await.is_err() {
             return;
@@ -26,16 +32,27 @@ pub(crate) async fn announce(replica: Arc<Replica>, handle: Handle) {
     }
 }
 
-/// What the operator of this machine reads. Why it starts is told where the reason is found.
-fn tell(replica: &Replica, Offer { index, state, slots, models, .. }: &Offer) {
-    let view = replica.view();
-    let url = view.url.as_ref().map(tracing::field::display);
+/// What the operator of this machine reads of a replica. The mesh is told more, the outcome of the self-test among it.
+#[derive(PartialEq)]
+struct News {
+    index: u16,
+    state: ReplicaState,
+    url: Option<EngineUrl>,
+    models: String,
+    slots: u16,
+}
+
+fn news(replica: &Replica, Offer { index, state, slots, models, .. }: &Offer) -> News {
+    let models: Vec<&str> = models.iter().map(|model| model.id.as_str()).take(NAMED).collect();
+    News { index: *index, state: *state, url: replica.view().url.clone(), models: models.join(", "), slots: *slots }
+}
+
+/// Why it starts is told where the reason is found.
+fn tell(News { index, state, url, models, slots }: &News) {
+    let url = url.as_ref().map(tracing::field::display);
     match state {
         ReplicaState::Starting | ReplicaState::Unhealthy => {}
-        ReplicaState::Ready => {
-            let models: Vec<&str> = models.iter().map(|model| model.id.as_str()).take(NAMED).collect();
-            tracing::info!(replica = index, url, models = models.join(", "), slots, "engine serves");
-        }
+        ReplicaState::Ready => tracing::info!(replica = index, url, models, slots, "engine serves"),
         ReplicaState::Draining => tracing::info!(replica = index, "engine takes nothing new"),
         ReplicaState::Gone => tracing::info!(replica = index, "engine is withdrawn"),
     }

@@ -33,6 +33,10 @@ pub struct EngineStatus {
     pub url: Option<String>,
     /// Where it stands.
     pub state: ReplicaState,
+    /// Whether it has been ready since it was taken in.
+    pub has_served: bool,
+    /// Whether it serves only until a real engine does, and never again after that.
+    pub stand_in: bool,
     /// Why it isn't ready, for people.
     pub reason: Option<String>,
     /// What it serves.
@@ -90,6 +94,8 @@ fn engine(replica: &Replica) -> EngineStatus {
         runtime: view.runtime.name.clone(),
         url: view.url.as_ref().map(ToString::to_string),
         state: view.state,
+        has_served: view.has_served,
+        stand_in: replica.stand_in,
         reason: view.reason.clone(),
         models: view.models.iter().map(|model| model.id.clone()).collect(),
         continuation: view.continuation,

@@ -151,7 +151,13 @@ impl Keep {
         if let Some(replica) = replica {
             self.kin = self.dispatcher.kin(replica, &self.ask.want.model);
         }
-        tracing::info!(?replica, how, losses = self.losses, request_id = ?self.ask.id, "stream goes on elsewhere");
+        tracing::info!(
+            replica = replica.map(tracing::field::display),
+            how,
+            losses = self.losses,
+            request_id = self.ask.id.to_str().ok(),
+            "stream goes on elsewhere"
+        );
         let whom = replica.map(|replica| format!(" by {replica}")).unwrap_or_default();
         let comment = format!(": {}{whom}\n\n", how.replace('_', " ")).into();
         Resumed { keep: self, relay, how, comment }

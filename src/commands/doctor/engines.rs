@@ -2,7 +2,7 @@
 //! where nobody looks.
 
 use super::{Findings, processes};
-use crate::output;
+use crate::{commands::status::standing, output};
 use anyhow::Result;
 use dunlin_agent::{
     Found,
@@ -31,12 +31,15 @@ pub(super) async fn own(client: &mut control::Client, findings: &mut Findings) -
         let name = format!("{} {}", text("runtime").unwrap_or("-"), text("url").unwrap_or("-"));
         match text("state") {
             Some("ready") => findings.ok("engine", format!("{name} serves")),
+            Some("gone") if engine["stand_in"] == true => {
+                findings.ok("engine", "the built-in demo engine has made room for a real one".to_owned());
+            }
             Some("gone") => {
                 findings.ok("engine", format!("{name} was found and has gone; it is taken in again when it is back"))
             }
-            state => {
+            _ => {
                 let (found, advice) = not_ready(engine);
-                findings.fail("engine", format!("{name} is {}: {found}", state.unwrap_or("unknown")), &advice);
+                findings.fail("engine", format!("{name} is {}: {found}", standing(engine)), &advice);
             }
         }
     }

@@ -396,7 +396,7 @@ fn peer_row(peer: &PeerInfo) -> Vec<Cell> {
     let roles: Vec<_> = peer.roles.iter().map(|role| role.as_str()).collect();
     let mood = match peer.reachability.as_str() {
         "suspect" | "relayed" => Mood::Wait,
-        "disconnected" => Mood::Bad,
+        "disconnected" | "revoked" => Mood::Bad,
         _ => Mood::Plain,
     };
     vec![
