@@ -16,7 +16,7 @@ const SERVICE_ON_TERMINAL: &str =
     "warn,dunlin=info,dunlin_agent=info,dunlin_node=warn,dunlin_node::admission=info,dunlin_proxy=warn,libp2p=error";
 
 /// Lines that wait to be written while whoever reads them is slow. More are lost: a node must not stand still for its log.
-const WAITING_LINES: usize = 16_384;
+const WAITING_LINES: usize = 4096;
 
 /// The crates of this program, which log under their names.
 const OWN: [&str; 5] = ["dunlin", "dunlin_agent", "dunlin_node", "dunlin_protocol", "dunlin_proxy"];
