@@ -145,7 +145,7 @@ impl Handle {
     /// This peer does not issue; the database fails.
     pub async fn withdraw(&self, id: String) -> Result<Option<InvitationRow>, ManageError> {
         let issuer = self.issuer()?;
-        Ok(tokio::task::spawn_blocking(move || issuer.withdraw_named(&id, clock::unix_s())).await??)
+        Ok(tokio::task::spawn_blocking(move || issuer.withdraw(&id, clock::unix_s())).await??)
     }
 
     /// Ends the membership of `peer` everywhere: gossiped at once, and fetched by whoever was away. On disk before this

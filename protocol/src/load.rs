@@ -3,8 +3,7 @@
 //! A report counts only from the peer that it is about, so it carries no signature. Every metric is optional: an engine
 //! that tells nothing is balanced by its agent's own counts, which are always there.
 
-mod v1;
-mod v2;
+mod old;
 
 use crate::{
     codec,
@@ -93,8 +92,8 @@ pub struct EngineLoad {
 /// The wire form: a version, so that an older peer refuses what it does not know instead of misreading it.
 #[derive(Serialize, Deserialize)]
 enum Wire {
-    V1(v1::LoadReport),
-    V2(v2::LoadReport),
+    V1(old::LoadReport<old::FirstMeasured>),
+    V2(old::LoadReport<Measured>),
     V3(LoadReport),
 }
 
@@ -151,18 +150,18 @@ mod tests {
     /// Of a peer that has not been updated yet: what it doesn't say is unknown.
     #[test]
     fn reports_of_earlier_versions_are_read() {
-        let measured = v1::Measured { ttft_us: Some(5), itl_us: None, service_us: Some(9), chunks_per_s: 7 };
+        let measured = old::FirstMeasured { ttft_us: Some(5), itl_us: None, service_us: Some(9), chunks_per_s: 7 };
         let version = Version { epoch: 3, seq: 4 };
         let replica = ReplicaId { peer: PeerId::random(), index: 2 };
         let (slots, in_flight, queued, draining, engine) = (8, 1, 2, true, None);
-        let old = v1::LoadReport { replica, version, slots, in_flight, queued, draining, measured, engine };
-        let bytes = codec::encode(&Wire::V1(old), limits::LOAD_REPORT_BYTES).unwrap();
+        let first = old::LoadReport { replica, version, slots, in_flight, queued, draining, measured, engine };
+        let bytes = codec::encode(&Wire::V1(first), limits::LOAD_REPORT_BYTES).unwrap();
         let measured = Measured { ttft_us: Some(5), service_us: Some(9), chunks_per_s: 7, ..Measured::default() };
         let new = LoadReport { replica, version, slots, in_flight, queued, draining, flavor: 0, measured, engine };
         assert_eq!(LoadReport::decode(&bytes).unwrap(), new);
         assert_ne!(new.encode().unwrap(), bytes);
         assert_eq!(LoadReport::decode(&new.encode().unwrap()).unwrap(), new);
-        let second = v2::LoadReport { replica, version, slots, in_flight, queued, draining, measured, engine };
+        let second = old::LoadReport { replica, version, slots, in_flight, queued, draining, measured, engine };
         let bytes = codec::encode(&Wire::V2(second), limits::LOAD_REPORT_BYTES).unwrap();
         assert_eq!(LoadReport::decode(&bytes).unwrap(), new);
     }

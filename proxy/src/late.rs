@@ -5,15 +5,13 @@
 //! A request that a replica refused keeps the number under which it first came, and its tenant has the next turn. Across
 //! models the longest wait is served first, since one replica's slots may serve several models.
 
+use crate::fair;
 use dunlin_protocol::id::ModelId;
 use std::{
     collections::{BTreeMap, HashMap},
     time::{Duration, Instant},
 };
 
-/// How many times the places that it leaves free one tenant may take, so that whoever comes next finds one (see
-/// `request::body::shares`).
-const OF_FREE: usize = 3;
 /// Weight of the newest interval between two that were served.
 const LATEST: f64 = 1.0 / 16.0;
 /// Intervals after which their mean says how long the wait will be.
@@ -82,7 +80,8 @@ impl<W> Turns<W> {
         Self { tenants: BTreeMap::new(), turn_of: HashMap::new(), waiting: 0, pace: Pace::default() }
     }
 
-    fn insert(&mut self, place: Place, waiter: W, next_turn: bool) {
+    /// Whether nobody waited there.
+    fn insert(&mut self, place: Place, waiter: W, next_turn: bool) -> bool {
         let first = self.tenants.keys().next().copied();
         let turn = match self.turn_of.get(&place.tenant) {
             Some(turn) if !next_turn || Some(*turn) == first => *turn,
@@ -94,9 +93,14 @@ impl<W> Turns<W> {
                 turn
             }
         };
-        if self.tenants.entry(turn).or_default().insert(place, waiter).is_none() {
-            self.waiting += 1;
-        }
+        let is_new = self.tenants.entry(turn).or_default().insert(place, waiter).is_none();
+        self.waiting += usize::from(is_new);
+        is_new
+    }
+
+    /// Who is served next.
+    fn head(&self) -> Option<Place> {
+        self.tenants.values().next()?.keys().next().copied()
     }
 
     /// After all others.
@@ -178,9 +182,7 @@ impl<W> Line<W> {
 
     fn insert(&mut self, model: &ModelId, place: Place, waiter: W, next_turn: bool) {
         let turns = self.models.entry(model.clone()).or_insert_with(Turns::new);
-        let before = turns.waiting;
-        turns.insert(place, waiter, next_turn);
-        if turns.waiting > before {
+        if turns.insert(place, waiter, next_turn) {
             self.waiting += 1;
             *self.tenants.entry(place.tenant).or_default() += 1;
         }
@@ -221,8 +223,7 @@ impl<W> Line<W> {
 
     /// The models waited for, longest wait first.
     pub(crate) fn models(&self) -> Vec<ModelId> {
-        let head = |turns: &Turns<W>| turns.in_order().next().map(|(place, _)| place);
-        let mut heads: Vec<_> = self.models.iter().filter_map(|(model, turns)| Some((head(turns)?, model))).collect();
+        let mut heads: Vec<_> = self.models.iter().filter_map(|(model, turns)| Some((turns.head()?, model))).collect();
         heads.sort_unstable_by_key(|(place, _)| *place);
         heads.into_iter().map(|(_, model)| model.clone()).collect()
     }
@@ -259,7 +260,7 @@ impl<W> Line<W> {
 /// Whether one more may wait where `waiting` do, `own` of them of the same tenant.
 fn has_room(own: usize, waiting: usize, limit: usize) -> bool {
     let free = limit.saturating_sub(waiting);
-    free > 0 && own <= free.saturating_mul(OF_FREE)
+    free > 0 && fair::may_hold(own, free)
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ pub mod control;
 mod dispatch;
 mod eject;
 mod errors;
+mod fair;
 mod files;
 mod http;
 pub mod keys;

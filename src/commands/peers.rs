@@ -59,14 +59,14 @@ fn served(model: &ModelId, state: ReplicaState) -> String {
     }
 }
 
+/// Members for tests.
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use dunlin_node::ReplicaInfo;
+pub(super) mod examples {
+    use dunlin_node::{PeerInfo, ReplicaInfo};
+    use dunlin_protocol::announcement::ReplicaState;
 
-    #[test]
-    fn every_row_has_every_column() {
-        let replica = |models: &[&str], state| ReplicaInfo {
+    pub(crate) fn replica(models: &[&str], state: ReplicaState) -> ReplicaInfo {
+        ReplicaInfo {
             index: 0,
             state,
             runtime: None,
@@ -76,23 +76,39 @@ mod tests {
             queued: None,
             measured: None,
             engine: None,
-            models: models.iter().map(|model| ModelId::new(model).unwrap()).collect(),
-        };
-        let peer = |name: Option<&str>, replicas| PeerInfo {
+            models: models.iter().map(|model| model.parse().unwrap()).collect(),
+        }
+    }
+
+    pub(crate) fn peer(name: Option<&str>, reachability: &str, replicas: Vec<ReplicaInfo>) -> PeerInfo {
+        PeerInfo {
             peer: "12D3KooWabc".to_owned(),
             name: name.map(|name| name.parse().unwrap()),
             roles: Vec::new(),
-            reachability: "unknown".to_owned(),
+            reachability: reachability.to_owned(),
             rtt_us: None,
             addresses: Vec::new(),
             not_after: None,
             duplicate: false,
             replicas,
-        };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        examples::{peer, replica},
+        *,
+    };
+
+    #[test]
+    fn every_row_has_every_column() {
         let peers = [
-            peer(None, Vec::new()),
+            peer(None, "unknown", Vec::new()),
             peer(
                 Some("rack"),
+                "unknown",
                 vec![replica(&["a", "b"], ReplicaState::Ready), replica(&["c", "d", "e"], ReplicaState::Starting)],
             ),
         ];

@@ -182,18 +182,10 @@ impl Issuer {
     ///
     /// # Errors
     /// The database fails.
-    pub fn withdraw_named(&self, id: &str, now: u64) -> Result<Option<InvitationRow>, Error> {
+    pub fn withdraw(&self, id: &str, now: u64) -> Result<Option<InvitationRow>, Error> {
         let usable = |row: &InvitationRow| row.id() == id && !row.withdrawn && row.not_after >= now;
         let Some(mut row) = self.invitations()?.into_iter().find(usable) else { return Ok(None) };
-        row.withdrawn = self.withdraw(&row.key)?;
+        row.withdrawn = self.0.db.withdraw(&row.key)?;
         Ok(Some(row))
-    }
-
-    /// Ends an invitation early, by the public half of its seed. Returns whether it was known.
-    ///
-    /// # Errors
-    /// The database fails.
-    pub fn withdraw(&self, key: &[u8; 32]) -> Result<bool, Error> {
-        Ok(self.0.db.withdraw(key)?)
     }
 }

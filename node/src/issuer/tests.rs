@@ -89,10 +89,10 @@ fn expired_withdrawn_foreign_and_unknown_invitations_give_nothing() {
     assert_eq!(redeem(&issuer, &token, peer(), end + 1), Err(Refusal::InvitationExpired));
     let [row] = issuer.invitations().unwrap().try_into().unwrap();
     assert_eq!((row.key, row.used, row.uses, row.withdrawn), (token.invitation().unwrap().key, 1, 9, false));
-    assert_eq!(issuer.withdraw_named("000000000000", NOW).unwrap(), None);
-    assert_eq!(issuer.withdraw_named(&row.id(), end + 1).unwrap(), None, "it has ended");
-    assert!(issuer.withdraw_named(&row.id(), NOW).unwrap().is_some_and(|row| row.withdrawn));
-    assert_eq!(issuer.withdraw_named(&row.id(), NOW).unwrap(), None, "once");
+    assert_eq!(issuer.withdraw("000000000000", NOW).unwrap(), None);
+    assert_eq!(issuer.withdraw(&row.id(), end + 1).unwrap(), None, "it has ended");
+    assert!(issuer.withdraw(&row.id(), NOW).unwrap().is_some_and(|row| row.withdrawn));
+    assert_eq!(issuer.withdraw(&row.id(), NOW).unwrap(), None, "once");
     assert_eq!(redeem(&issuer, &token, peer(), NOW), Err(Refusal::InvitationWithdrawn));
 
     let foreign = super::tests::issuer(&theirs);

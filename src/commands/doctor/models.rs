@@ -61,6 +61,7 @@ fn obstacle(peer: &PeerInfo, replica: &ReplicaInfo) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commands::peers::examples;
 
     fn model(name: &str, ready: usize, replicas: usize) -> ModelInfo {
         let model = name.parse().unwrap();
@@ -69,29 +70,7 @@ mod tests {
     }
 
     fn peer(name: &str, reachability: &str, serves: &str, state: ReplicaState) -> PeerInfo {
-        let replica = ReplicaInfo {
-            index: 0,
-            state,
-            runtime: None,
-            slots: 1,
-            in_flight: None,
-            report_age_ms: None,
-            queued: None,
-            measured: None,
-            engine: None,
-            models: vec![serves.parse().unwrap()],
-        };
-        PeerInfo {
-            peer: "12D3KooWabc".to_owned(),
-            name: Some(name.parse().unwrap()),
-            roles: Vec::new(),
-            reachability: reachability.to_owned(),
-            rtt_us: None,
-            addresses: Vec::new(),
-            not_after: None,
-            duplicate: false,
-            replicas: vec![replica],
-        }
+        examples::peer(Some(name), reachability, vec![examples::replica(&[serves], state)])
     }
 
     #[test]

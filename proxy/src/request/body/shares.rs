@@ -1,18 +1,14 @@
 //! Who holds how much of the memory for request bodies.
 //!
-//! A tenant may hold at most [`OF_FREE`] times what it leaves free (the dynamic threshold of shared switch buffers:
-//! Choudhury and Hahne, IEEE/ACM Transactions on Networking 6(2), 1998). One alone so gets three quarters of it, and
-//! whoever comes next finds room, however many of the others have filled theirs.
+//! No tenant may hold so much that another finds no room (see [`crate::fair`]).
 
-use crate::auth::Tenant;
+use crate::{auth::Tenant, fair};
 use dunlin_node::hop::{Budget, Reservation};
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// How many times the free memory one tenant may hold.
-const OF_FREE: usize = 3;
 /// Bodies whose answer streams may be kept meanwhile up to this part of the memory: the rest is for requests that come.
 const STAYING: usize = 2;
 
@@ -83,7 +79,7 @@ impl Share {
         let mut held = inner.held();
         let holding = held.entry(self.tenant.clone()).or_default();
         let free = inner.limit.saturating_sub(inner.budget.used().saturating_add(bytes));
-        let fits = holding.bytes.saturating_add(bytes) <= free.saturating_mul(OF_FREE);
+        let fits = fair::may_hold(holding.bytes.saturating_add(bytes), free);
         if !fits || !self.reservation.grow(bytes) {
             return false;
         }
