@@ -1,13 +1,12 @@
 //! Clients that know what the answer must be.
 
-use crate::harness::http::{Endpoint, Streamed, chat_body};
+use crate::harness::{
+    http::{Endpoint, Streamed, chat_body},
+    load::{PAUSE, Workers},
+};
 use std::{
     fmt,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread::JoinHandle,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -16,8 +15,6 @@ const QUESTIONS: usize = 64;
 const TOKENS: u32 = 80;
 /// Wrong answers that are kept to be shown.
 const SHOWN: usize = 10;
-/// After an answer that was none, so that a refused client does not turn into a flood.
-const PAUSE: Duration = Duration::from_millis(50);
 
 /// What became of all requests.
 #[derive(Debug, Default, Clone)]
@@ -95,52 +92,31 @@ enum End {
 }
 
 /// Running clients.
-pub(super) struct Clients {
-    stop: Arc<AtomicBool>,
-    counts: Arc<Mutex<Counts>>,
-    threads: Vec<JoinHandle<()>>,
-}
+pub(super) struct Clients(Workers<Asked>);
 
 impl Clients {
     /// Asks `reference` for the right answers first.
     pub(super) fn start(endpoint: &Endpoint, reference: &Endpoint, clients: usize) -> Self {
-        let answers: Vec<_> =
+        let answers: Arc<[String]> =
             (0..QUESTIONS).map(|n| reference.chat("demo", &question(n), TOKENS).unwrap().content()).collect();
-        let (answers, stop, counts) = (Arc::new(answers), Arc::new(AtomicBool::new(false)), Arc::default());
-        let client = |number: usize| {
-            let (endpoint, answers, stop) = (endpoint.clone(), answers.clone(), stop.clone());
-            let counts: Arc<Mutex<Counts>> = Arc::clone(&counts);
-            move || {
-                for count in 0.. {
-                    if stop.load(Ordering::Relaxed) {
-                        break;
-                    }
-                    let n = (number * 7 + count) % QUESTIONS;
-                    let asked = ask(&endpoint, &question(n), &answers[n]);
-                    if !matches!(asked.end, End::Whole) {
-                        std::thread::sleep(PAUSE);
-                    }
-                    counts.lock().unwrap().add(asked);
-                }
+        let endpoint = endpoint.clone();
+        Self(Workers::start(clients, move |number, count| {
+            let n = (number * 7 + count) % QUESTIONS;
+            let asked = ask(&endpoint, &question(n), &answers[n]);
+            if !matches!(asked.end, End::Whole) {
+                std::thread::sleep(PAUSE);
             }
-        };
-        let threads = (0..clients).map(|number| std::thread::spawn(client(number))).collect();
-        Self { stop, counts, threads }
+            asked
+        }))
     }
 
     /// Lets the requests that are under way end.
-    pub(super) fn finish(mut self) -> Counts {
-        self.stop.store(true, Ordering::Relaxed);
-        for thread in self.threads.drain(..) {
-            thread.join().unwrap();
+    pub(super) fn finish(self) -> Counts {
+        let mut counts = Counts::default();
+        for asked in self.0.finish() {
+            counts.add(asked);
         }
-        self.counts.lock().unwrap().clone()
-    }
-}
-
-impl Drop for Clients {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
+        counts
     }
 }
 

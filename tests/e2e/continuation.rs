@@ -122,16 +122,6 @@ fn random(state: &mut u64) -> usize {
     usize::try_from(*state >> 33).unwrap()
 }
 
-/// Replicas of `model` that the proxy knows to go on to the letter.
-#[track_caller]
-fn wait_for_exact(mesh: &Mesh<'_>, model: &str, count: u64) {
-    wait_for(&format!("{count} replicas of {model} that go on"), PATIENCE, || {
-        let models = mesh.proxy.home.list(&["models"]);
-        let of_model = models.as_array().into_iter().flatten().find(|entry| entry["model"] == model).cloned();
-        (of_model?["exact"].as_u64() == Some(count)).then_some(())
-    });
-}
-
 /// Two demo engines, an agent beside each.
 struct Scene<'a> {
     sandbox: &'a Sandbox,
@@ -146,7 +136,7 @@ impl<'a> Scene<'a> {
         let engines = [DemoEngine::start(sandbox, "engine-a", &SLOW), DemoEngine::start(sandbox, "engine-b", &SLOW)];
         let mesh = Mesh::new(sandbox, proxy);
         let agents = [mesh.agent_of("a", &engines[0]), mesh.agent_of("b", &engines[1])];
-        wait_for_exact(&mesh, "demo", 2);
+        mesh.proxy.wait_for_exact("demo", 2);
         let names = [agents[0].peer_id(), agents[1].peer_id()];
         Self { sandbox, engines, agents, mesh, names }
     }
@@ -185,7 +175,7 @@ impl<'a> Scene<'a> {
         let address = self.engines[nth].address;
         let name = format!("engine-{nth}-again");
         self.engines[nth] = DemoEngine::start_at(self.sandbox, &name, address, &SLOW);
-        wait_for_exact(&self.mesh, "demo", 2);
+        self.mesh.proxy.wait_for_exact("demo", 2);
     }
 
     fn metric(&self, series: &str) -> f64 {
@@ -358,7 +348,7 @@ fn another_model_under_the_same_name_does_not_go_on() {
     let engines = [DemoEngine::start(&sandbox, "engine-a", &SLOW), DemoEngine::start(&sandbox, "engine-b", &other)];
     let mesh = Mesh::new(&sandbox, &[]);
     let _agents = [mesh.agent_of("a", &engines[0]), mesh.agent_of("b", &engines[1])];
-    wait_for_exact(&mesh, "demo", 2);
+    mesh.proxy.wait_for_exact("demo", 2);
     let faults = json!({"die_after_tokens": 6, "death": "close", "times": 1});
     engines.iter().for_each(|engine| assert_eq!(engine.direct().post("/demo/faults", &faults).unwrap().status, 200));
     let seen = stream(&mesh.endpoint, CHAT, &chat("who are you?", 40));
@@ -386,7 +376,7 @@ impl<'a> Llamas<'a> {
         let mesh = Mesh::new(sandbox, &[]);
         let agent = |name: &str, port: u16| mesh.agent(name, &["--engine", &format!("http://127.0.0.1:{port}")]);
         let agents = [agent("a", ports[0]), agent("b", ports[1])];
-        wait_for_exact(&mesh, "tinykjv", 2);
+        mesh.proxy.wait_for_exact("tinykjv", 2);
         let names = [agents[0].peer_id(), agents[1].peer_id()];
         Self { sandbox, llama, servers, ports, names, _agents: agents, mesh }
     }
@@ -422,7 +412,7 @@ impl<'a> Llamas<'a> {
             }
             let lost = lost.expect("a piece came");
             self.servers[lost] = self.llama.start_at(self.sandbox, "tinykjv", self.ports[lost], &ONE_SLOT).0;
-            wait_for_exact(&self.mesh, "tinykjv", 2);
+            self.mesh.proxy.wait_for_exact("tinykjv", 2);
         }
         eprintln!("{cut} of {round} answers were cut: {different} went on otherwise, {broken} broke off");
         (different, broken)

@@ -39,6 +39,13 @@ fn agent<'a>(sandbox: &'a Sandbox, proxy: &Node<'_>, name: &str, namespace: &str
     home.start(&args)
 }
 
+/// One beside the proxy, and one on the host that will vanish.
+fn agents<'a>(sandbox: &'a Sandbox, proxy: &Node<'_>, near: &str, far: &str) -> [Node<'a>; 2] {
+    let stays = agent(sandbox, proxy, "stays", near, &["/ip4/10.78.0.1/tcp/0"]);
+    let listen = ["/ip4/10.78.0.2/tcp/0", "/ip4/10.78.0.2/udp/0/quic-v1"];
+    [stays, agent(sandbox, proxy, "vanishes", far, &listen)]
+}
+
 /// The newcomer's first command with nothing set, on a host where nothing else runs.
 #[test]
 fn up_with_all_defaults() {
@@ -61,8 +68,7 @@ fn a_vanished_host_fails_nobody_before_the_first_byte() {
     let Some(mut lab) = Lab::new(&sandbox) else { return };
     let (near, far) = lab.cable("near", "far");
     let (proxy, endpoint) = proxy(&sandbox, &near, "10.78.0.1");
-    let stays = agent(&sandbox, &proxy, "stays", &near, &["/ip4/10.78.0.1/tcp/0"]);
-    let vanishes = agent(&sandbox, &proxy, "vanishes", &far, &["/ip4/10.78.0.2/tcp/0", "/ip4/10.78.0.2/udp/0/quic-v1"]);
+    let [stays, vanishes] = agents(&sandbox, &proxy, &near, &far);
     proxy.wait_for_replicas("demo", 2);
     let load = within(&near, || {
         let plan = Plan { clients: 8, model: "demo".into(), tokens: 20, stream: true };
@@ -96,11 +102,8 @@ fn a_stream_goes_on_when_its_host_vanishes() {
     let Some(mut lab) = Lab::new(&sandbox) else { return };
     let (near, far) = lab.cable("near", "far");
     let (proxy, endpoint) = proxy(&sandbox, &near, "10.78.0.1");
-    let stays = agent(&sandbox, &proxy, "stays", &near, &["/ip4/10.78.0.1/tcp/0"]);
-    let vanishes = agent(&sandbox, &proxy, "vanishes", &far, &["/ip4/10.78.0.2/tcp/0", "/ip4/10.78.0.2/udp/0/quic-v1"]);
-    wait_for("both to have proved that they go on", PATIENCE, || {
-        (proxy.home.list(&["models"])[0]["exact"].as_u64() == Some(2)).then_some(())
-    });
+    let [stays, vanishes] = agents(&sandbox, &proxy, &near, &far);
+    proxy.wait_for_exact("demo", 2);
     let gone = vanishes.peer_id();
     let (text, since) = within(&near, || {
         let mut stream = wait_for("a stream from the host that vanishes", PATIENCE, || {

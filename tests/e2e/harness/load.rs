@@ -43,12 +43,54 @@ pub(crate) struct Plan {
     pub(crate) stream: bool,
 }
 
-/// Running clients.
-pub(crate) struct Load {
+/// After a request that was not answered whole: a client that is refused at once must not turn into a flood.
+pub(crate) const PAUSE: Duration = Duration::from_millis(50);
+
+/// Threads that ask again and again until they are told to stop, and all that came of it.
+pub(crate) struct Workers<T> {
     stop: Arc<AtomicBool>,
-    outcomes: Arc<Mutex<Vec<Outcome>>>,
-    clients: Vec<JoinHandle<()>>,
+    outcomes: Arc<Mutex<Vec<T>>>,
+    threads: Vec<JoinHandle<()>>,
 }
+
+impl<T: Send + 'static> Workers<T> {
+    /// `ask` gets the number of the client, and of its question.
+    pub(crate) fn start(clients: usize, ask: impl FnMut(usize, usize) -> T + Clone + Send + 'static) -> Self {
+        let (stop, outcomes) = (Arc::new(AtomicBool::new(false)), Arc::<Mutex<Vec<T>>>::default());
+        let client = |number: usize| {
+            let (mut ask, stop, outcomes) = (ask.clone(), stop.clone(), outcomes.clone());
+            move || {
+                for count in 0.. {
+                    if stop.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    let outcome = ask(number, count);
+                    outcomes.lock().unwrap().push(outcome);
+                }
+            }
+        };
+        let threads = (0..clients).map(|number| std::thread::spawn(client(number))).collect();
+        Self { stop, outcomes, threads }
+    }
+
+    /// Lets the requests that are under way end, and gives all outcomes.
+    pub(crate) fn finish(mut self) -> Vec<T> {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            thread.join().unwrap();
+        }
+        std::mem::take(&mut self.outcomes.lock().unwrap())
+    }
+}
+
+impl<T> Drop for Workers<T> {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Running clients.
+pub(crate) struct Load(Workers<Outcome>);
 
 impl Load {
     pub(crate) fn start(endpoint: &Endpoint, plan: &Plan) -> Self {
@@ -57,33 +99,20 @@ impl Load {
 
     /// Clients that go to each endpoint in turn, and to the next where no answer begins.
     pub(crate) fn start_at(endpoints: &[Endpoint], plan: &Plan) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let outcomes = Arc::new(Mutex::new(Vec::new()));
-        let client = |number: usize| {
-            let (mut endpoints, plan) = (endpoints.to_vec(), plan.clone());
-            let (stop, outcomes) = (stop.clone(), outcomes.clone());
-            move || {
-                for count in 0.. {
-                    if stop.load(Ordering::Relaxed) {
-                        break;
-                    }
-                    endpoints.rotate_left(1);
-                    let outcome = ask(&endpoints, &plan, &format!("client {number}, question {count}"));
-                    // A client that is refused at once must not turn into a flood.
-                    if outcome.end != End::Whole {
-                        std::thread::sleep(Duration::from_millis(50));
-                    }
-                    outcomes.lock().unwrap().push(outcome);
-                }
+        let (mut endpoints, plan) = (endpoints.to_vec(), plan.clone());
+        Self(Workers::start(plan.clients, move |number, count| {
+            endpoints.rotate_left(1);
+            let outcome = ask(&endpoints, &plan, &format!("client {number}, question {count}"));
+            if outcome.end != End::Whole {
+                std::thread::sleep(PAUSE);
             }
-        };
-        let clients = (0..plan.clients).map(|number| std::thread::spawn(client(number))).collect();
-        Self { stop, outcomes, clients }
+            outcome
+        }))
     }
 
     /// Answers so far.
     pub(crate) fn count(&self) -> usize {
-        self.outcomes.lock().unwrap().len()
+        self.0.outcomes.lock().unwrap().len()
     }
 
     /// Waits until so many more answers have come.
@@ -94,18 +123,8 @@ impl Load {
     }
 
     /// Lets the requests that are under way end, and gives all outcomes.
-    pub(crate) fn finish(mut self) -> Report {
-        self.stop.store(true, Ordering::Relaxed);
-        for client in self.clients.drain(..) {
-            client.join().unwrap();
-        }
-        Report { outcomes: std::mem::take(&mut self.outcomes.lock().unwrap()) }
-    }
-}
-
-impl Drop for Load {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
+    pub(crate) fn finish(self) -> Report {
+        Report { outcomes: self.0.finish() }
     }
 }
 

@@ -148,6 +148,16 @@ impl<'a> Node<'a> {
         wait_for(&format!("{count} replicas of {model}"), PATIENCE, || (self.replicas(model) == count).then_some(()));
     }
 
+    /// Waits until so many replicas of `model` are known to go on to the letter: their agents have tested the engines.
+    #[track_caller]
+    pub(crate) fn wait_for_exact(&self, model: &str, count: u64) {
+        wait_for(&format!("{count} replicas of {model} that go on"), PATIENCE, || {
+            let models = self.home.list(&["models"]);
+            let of_model = models.as_array().into_iter().flatten().find(|entry| entry["model"] == model).cloned();
+            (of_model?["exact"].as_u64() == Some(count)).then_some(())
+        });
+    }
+
     #[track_caller]
     pub(crate) fn peer_id(&self) -> String {
         self.status()["peer"].as_str().unwrap().to_owned()
