@@ -114,8 +114,7 @@ impl Said {
             before.ends_with(char::is_whitespace) || after.starts_with(char::is_whitespace)
         };
         let first = places.iter().copied().find(spaced).or(places.first().copied()).ok_or(Unfit::Short)?;
-        let mut others = places.iter().copied().filter(|&at| at != first);
-        let others: Vec<usize> = others.by_ref().collect();
+        let others: Vec<usize> = places.iter().copied().filter(|&at| at != first).collect();
         let middle = others.get(others.len() / 2).copied().ok_or(Unfit::Short)?;
         let late = others.iter().rev().copied().find(|&at| at != middle).ok_or(Unfit::Short)?;
         Ok([first, middle, late])
