@@ -1,0 +1,92 @@
+//! The processes that go on: `up`, `agent`, `proxy`, `relay`, and what they share.
+
+use super::{
+    EngineArgs,
+    values::{multiaddr, seconds, socket_address, worker_threads},
+};
+use clap::Args as ClapArgs;
+use dunlin_protocol::id::Name;
+use libp2p::Multiaddr;
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+/// What every process that goes on takes.
+#[derive(ClapArgs, Default)]
+pub(crate) struct ThreadArgs {
+    /// Threads of the process [default: 1]
+    #[arg(long, env = "DUNLIN_WORKER_THREADS", value_parser = worker_threads, hide_short_help = true)]
+    pub(crate) worker_threads: Option<usize>,
+}
+
+/// What every node takes.
+#[derive(ClapArgs, Default)]
+pub(crate) struct NodeArgs {
+    /// Configuration file (TOML); flags and environment go before it
+    #[arg(long, env = "DUNLIN_CONFIG", value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Address for other members, repeatable [default: port 4480, TCP and UDP, IPv4 and IPv6]
+    #[arg(long, env = "DUNLIN_LISTEN", value_name = "MULTIADDR", value_delimiter = ',', value_parser = multiaddr)]
+    pub(crate) listen: Vec<Multiaddr>,
+    /// Address under which other members reach this node, where it can't know it itself, repeatable
+    #[arg(long, env = "DUNLIN_EXTERNAL", value_name = "MULTIADDR", value_delimiter = ',', value_parser = multiaddr)]
+    pub(crate) external: Vec<Multiaddr>,
+    /// Member to connect to at start (with /p2p/PEER), repeatable; the one that invited this machine is known anyway
+    #[arg(long, env = "DUNLIN_PEER", value_name = "MULTIADDR", value_delimiter = ',', value_parser = multiaddr)]
+    pub(crate) peer: Vec<Multiaddr>,
+    /// What other members see in `dunlin peers`
+    #[arg(long, env = "DUNLIN_NAME")]
+    pub(crate) name: Option<Name>,
+    /// Don't look for members on the local network
+    #[arg(long, env = "DUNLIN_NO_MDNS")]
+    pub(crate) no_mdns: bool,
+    #[command(flatten)]
+    pub(crate) threads: ThreadArgs,
+}
+
+/// The endpoint.
+#[derive(ClapArgs, Default)]
+pub(crate) struct EndpointArgs {
+    /// Address of the OpenAI-compatible endpoint [default: 127.0.0.1:8480]
+    #[arg(long, env = "DUNLIN_HTTP", value_name = "ADDR:PORT", value_parser = socket_address)]
+    pub(crate) http: Option<SocketAddr>,
+    /// Ask for no key; only requests whose Host and Origin are this machine are taken then
+    #[arg(long, env = "DUNLIN_NO_AUTH")]
+    pub(crate) no_auth: bool,
+    /// Longest wait for a replica's first byte before another is asked, seconds [default: 120]
+    #[arg(long, env = "DUNLIN_FIRST_BYTE_TIMEOUT", value_name = "SECONDS", value_parser = seconds)]
+    pub(crate) first_byte_timeout: Option<Duration>,
+    /// Longest silence in the middle of a stream before its replica counts as lost, seconds [default: 30]
+    #[arg(long, env = "DUNLIN_INTER_TOKEN_TIMEOUT", value_name = "SECONDS", value_parser = seconds)]
+    pub(crate) inter_token_timeout: Option<Duration>,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct UpArgs {
+    #[command(flatten)]
+    pub(crate) node: NodeArgs,
+    #[command(flatten)]
+    pub(crate) engines: EngineArgs,
+    #[command(flatten)]
+    pub(crate) endpoint: EndpointArgs,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct AgentArgs {
+    #[command(flatten)]
+    pub(crate) node: NodeArgs,
+    #[command(flatten)]
+    pub(crate) engines: EngineArgs,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct ProxyArgs {
+    #[command(flatten)]
+    pub(crate) node: NodeArgs,
+    #[command(flatten)]
+    pub(crate) endpoint: EndpointArgs,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct RelayArgs {
+    #[command(flatten)]
+    pub(crate) node: NodeArgs,
+}
