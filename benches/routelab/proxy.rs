@@ -7,6 +7,7 @@ use dunlin_protocol::{
 };
 use dunlin_proxy::{
     balance::{Arrival, Balancer, Settings, Ticket, Want},
+    late::Priority,
     prompt::Prompt,
     route::{Candidate, Load, Loads, Own, Reach},
 };
@@ -95,7 +96,7 @@ impl Hot {
     /// One request from its prompt to its end, as far as routing has to do with it. Returns whether it got a replica.
     pub fn choose(&mut self, seed: u32, text: &[u8]) -> bool {
         let prompt = Arc::new(Prompt::of(seed, [text]));
-        let want = Want { tenant: 0, model: self.model.clone(), prompt, stream: true };
+        let want = Want { tenant: 0, priority: Priority::default(), model: self.model.clone(), prompt, stream: true };
         let mut candidates = self.proxy.candidates();
         let now = Instant::now();
         let arrival = self.proxy.balancer.arrive(&want, &mut Ticket::default(), &mut candidates, now, || 0);

@@ -7,7 +7,7 @@ use super::{
     scenario::{Arrivals, Prompts, Scenario},
 };
 use dunlin_protocol::id::ModelId;
-use dunlin_proxy::{balance::Want, prompt::Prompt};
+use dunlin_proxy::{balance::Want, late::Priority, prompt::Prompt};
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use std::{collections::HashMap, sync::Arc};
 
@@ -82,6 +82,7 @@ impl Maker<'_> {
             answer: between(self.scenario.answer.0, self.scenario.answer.1, rng),
             want: Want {
                 tenant: 0,
+                priority: Priority::default(),
                 model: ModelId::new(&name).expect("a plain name"),
                 prompt: Arc::new(prompt),
                 stream: true,

@@ -10,7 +10,7 @@ mod record;
 
 use crate::{
     budget::Budget,
-    late::{Full, Line, Place},
+    late::{Full, Line, Place, Priority},
     prompt::{self, Prompt},
     route::{self, Ask, Candidate, Held, Ranked, Room, Step},
 };
@@ -118,6 +118,8 @@ pub struct Want {
     pub model: ModelId,
     /// Whose request it is, as a number: those who wait are served in turns.
     pub tenant: u64,
+    /// How early the tenant's requests are served among those who wait.
+    pub priority: Priority,
     /// The outline of its prompt.
     pub prompt: Arc<Prompt>,
     /// Whether it can be seen when the prompt has been worked through: the answer comes in pieces.
@@ -241,14 +243,17 @@ impl<W> Balancer<W> {
         let for_starting = candidates.is_empty();
         let waiter = Waiter { want: want.clone(), since, tried, choosy_until, for_starting, wake: wake() };
         if !first_time {
-            self.line.rejoin(&want.model, place, waiter);
+            self.line.rejoin(&want.model, place, want.priority, waiter);
         } else if for_starting && !self.may_wait_for_starting(&want.model) {
             return Err(Refusal::TooManyForStarting);
         } else {
-            let wait = self.line.wait(&want.model, want.tenant);
+            let wait = self.line.wait(&want.model, want.tenant, want.priority);
             match wait {
                 Some(wait) if wait > self.settings.hold => return Err(Refusal::TooLong { wait }),
-                _ => self.line.join(&want.model, place, waiter).map_err(|Full| Refusal::TooMany { wait })?,
+                _ => self
+                    .line
+                    .join(&want.model, place, want.priority, waiter)
+                    .map_err(|Full| Refusal::TooMany { wait })?,
             }
         }
         self.for_starting += usize::from(for_starting);
@@ -259,7 +264,7 @@ impl<W> Balancer<W> {
     /// something may have become free.
     pub fn next_grant(&mut self, model: &ModelId, candidates: &mut [Candidate], now: Instant) -> Option<(W, Grant)> {
         self.fill_own(model, candidates, now);
-        let heads: Vec<_> = self.line.waiters(model).take(LOOK_AHEAD).map(|(place, one)| (place, one.head())).collect();
+        let heads: Vec<_> = self.line.waiters(model, LOOK_AHEAD).map(|(place, one)| (place, one.head())).collect();
         for (nth, (place, (want, since, tried, mut choosy_until))) in heads.into_iter().enumerate() {
             let asker = Asker { want: &want, tried: &tried, since, first: nth == 0 };
             match self.choose(asker, &mut choosy_until, candidates, now) {
@@ -501,7 +506,7 @@ impl<W> Balancer<W> {
     /// How long one more request like this would wait. `None`: nothing is known of that.
     #[must_use]
     pub fn wait(&self, want: &Want) -> Option<Duration> {
-        self.line.wait(&want.model, want.tenant)
+        self.line.wait(&want.model, want.tenant, want.priority)
     }
 
     /// Requests that wait now.

@@ -13,6 +13,7 @@ use crate::{
     balance::Want,
     dispatch::{Ask, Dispatcher},
     errors::Error,
+    late::Priority,
     metrics::Metrics,
     prompt,
     request::{
@@ -153,7 +154,7 @@ impl Door {
         story.model = Some(model.clone());
         prompt.session = headers::session(&parts.headers).or(prompt.session);
         let tenant = prompt::hash(memory.tenant());
-        let want = Want { model, tenant, prompt: Arc::new(prompt), stream: streams };
+        let want = Want { model, tenant, priority: Priority::default(), prompt: Arc::new(prompt), stream: streams };
         let path = parts.uri.path_and_query().cloned().unwrap_or(PathAndQuery::from_static("/"));
         let ask = Ask {
             method: parts.method,

@@ -20,7 +20,7 @@ fn balancer() -> Balancer<u32> {
 
 fn want(text: &[u8], stream: bool) -> Want {
     let model = ModelId::new("m").unwrap();
-    Want { tenant: 0, prompt: Arc::new(Prompt::of("m", [text])), model, stream }
+    Want { tenant: 0, priority: Priority::default(), prompt: Arc::new(Prompt::of("m", [text])), model, stream }
 }
 
 fn pool(count: usize, now: Instant) -> Vec<Candidate> {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::late::Priority;
 use dunlin_node::directory::{Event, Rights};
 use dunlin_protocol::{
     announcement::{Announcement, ReplicaState, ServedModel},
@@ -25,7 +26,7 @@ fn model() -> ModelId {
 }
 
 fn want() -> Want {
-    Want { tenant: 0, model: model(), prompt: Arc::default(), stream: true }
+    Want { tenant: 0, priority: Priority::default(), model: model(), prompt: Arc::default(), stream: true }
 }
 
 fn world() -> World {
