@@ -1,105 +1,58 @@
-//! Replicas are killed, stopped and drained at random while clients ask, and every character of every answer is checked.
+//! Replicas are killed, stopped, filled, cut off, drained and added at random while clients ask, and every character of
+//! every answer is checked.
 //!
 //! ```sh
 //! DUNLIN_CHAOS_SECONDS=600 DUNLIN_CHAOS_SEED=7 cargo test --test e2e -- --nocapture chaos
 //! ```
+//!
+//! `DUNLIN_CHAOS_REQUESTS` goes on with scripts of so many seconds until so many requests have been answered,
+//! `DUNLIN_CHAOS_CLIENTS` says how many ask at once, and `DUNLIN_TEST_EXECUTABLE` may name a release's executable.
 
 mod clients;
+mod counts;
+mod ground;
 mod script;
 
-use crate::harness::{
-    engine::DemoEngine,
-    http::Endpoint,
-    node::{LOOPBACK, Mesh, Node},
-    sandbox::Sandbox,
-    wait_for,
-};
+use crate::harness::{http::Endpoint, node::Node, sandbox::Sandbox};
 use clients::Clients;
-use rustix::process::Signal;
-use script::{Fault, Step, script};
+use ground::{Ground, Replica};
+use script::{Step, kinds, script};
 use std::time::{Duration, Instant};
 
-const REPLICAS: usize = 3;
+const REPLICAS: usize = 4;
 const CLIENTS: usize = 8;
+const TOKENS: u32 = 80;
 /// Shorter than in production, so that faults that last seconds are long.
 const PROXY: [&str; 4] = ["--first-byte-timeout", "3", "--inter-token-timeout", "2"];
-/// Answers of 80 tokens take half a second, so most faults meet some in their middle.
+/// What `PROXY` says of the silence in a stream.
+const SILENCE: Duration = Duration::from_secs(2);
+/// Answers take half a second, so most faults meet some in their middle.
 const ENGINE: [&str; 4] = ["--tokens-per-second", "160", "--slots", "16"];
+const SLOTS: usize = 16;
 const SECONDS: u64 = 60;
-const RESTART: Duration = Duration::from_secs(20);
 
 fn from_environment(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text}")))
 }
 
-/// One replica: an engine and the agent beside it.
-struct Replica<'a> {
-    sandbox: &'a Sandbox,
-    number: usize,
-    engine: DemoEngine,
-    agent: Node<'a>,
-    agent_args: Vec<String>,
-    /// Names the logs of those started again.
-    starts: usize,
-}
-
-impl<'a> Replica<'a> {
-    fn new(sandbox: &'a Sandbox, mesh: &Mesh<'a>, number: usize) -> Self {
-        let engine = DemoEngine::start(sandbox, &format!("engine-{number}"), &ENGINE);
-        let url = engine.url();
-        let agent_args: Vec<String> =
-            ["agent"].iter().chain(&LOOPBACK).chain(&["--engine", &url]).map(|&arg| arg.to_owned()).collect();
-        let agent = mesh.agent_of(&format!("agent-{number}"), &engine);
-        Self { sandbox, number, engine, agent, agent_args, starts: 0 }
-    }
-
-    fn begin(&mut self, fault: Fault) {
-        match fault {
-            Fault::KillEngine => self.engine.process.kill(),
-            Fault::StopEngine => self.engine.process.signal(Signal::STOP),
-            Fault::KillAgent => self.agent.process.kill(),
-            Fault::StopAgent => self.agent.process.signal(Signal::STOP),
-            Fault::DrainAgent => self.agent.process.signal(Signal::TERM),
-        }
-    }
-
-    fn end(&mut self, fault: Fault) {
-        self.starts += 1;
-        match fault {
-            Fault::StopEngine => self.engine.process.signal(Signal::CONT),
-            Fault::StopAgent => self.agent.process.signal(Signal::CONT),
-            Fault::KillEngine => {
-                let name = format!("engine-{}-{}", self.number, self.starts);
-                self.engine = DemoEngine::start_at(self.sandbox, &name, self.engine.address, &ENGINE);
-            }
-            Fault::KillAgent | Fault::DrainAgent => {
-                let ended = self.agent.process.wait(RESTART);
-                assert!(fault == Fault::KillAgent || ended.success(), "a drained agent ended with {ended}");
-                let args: Vec<&str> = self.agent_args.iter().map(String::as_str).collect();
-                self.agent.restart(&args);
-            }
-        }
-    }
-}
-
-/// Carries the script out, each fault's end included.
-fn play(steps: &[Step], replicas: &mut [Replica<'_>], timeline: &mut Vec<String>) {
+/// Carries the script out, each fault's end included, and says what it does.
+fn play<'a>(steps: &[Step], replicas: &mut [Replica<'a>], ground: &Ground<'a>, begun: Instant) {
     let mut moments: Vec<(Duration, bool, Step)> =
         steps.iter().flat_map(|step| [(step.at, true, *step), (step.at + step.lasts, false, *step)]).collect();
     moments.sort_by_key(|(at, ..)| *at);
     let start = Instant::now();
+    // To begin and to end a fault takes time, by which all that follows is later: the script's pauses hold.
+    let mut late = Duration::ZERO;
     for (at, begins, step) in moments {
-        std::thread::sleep(at.saturating_sub(start.elapsed()));
+        let due = at + late;
+        std::thread::sleep(due.saturating_sub(start.elapsed()));
+        late += start.elapsed().saturating_sub(due);
         let Step { replica, fault, .. } = step;
-        timeline.push(format!(
-            "{:7.2?} {} {fault:?} of {replica}",
-            start.elapsed(),
-            if begins { "begin" } else { "end" }
-        ));
-        if begins {
-            replicas[replica].begin(fault);
-        } else {
-            replicas[replica].end(fault);
+        let verb = if begins { "begin" } else { "end" };
+        println!("{:8.2?} {verb} {fault:?} of {replica}", begun.elapsed());
+        match begins {
+            true => replicas[replica].begin(fault, ground),
+            false => replicas[replica].end(fault, ground),
         }
     }
 }
@@ -107,35 +60,58 @@ fn play(steps: &[Step], replicas: &mut [Replica<'_>], timeline: &mut Vec<String>
 #[test]
 fn chaos() {
     let seconds = from_environment("DUNLIN_CHAOS_SECONDS").unwrap_or(SECONDS);
+    let requests = from_environment("DUNLIN_CHAOS_REQUESTS").map_or(0, |n| usize::try_from(n).unwrap());
     let seed = from_environment("DUNLIN_CHAOS_SEED").unwrap_or_else(rand::random);
     let clients = from_environment("DUNLIN_CHAOS_CLIENTS").map_or(CLIENTS, |n| usize::try_from(n).unwrap());
-    println!("seed {seed}, {seconds} s");
+    println!("seed {seed}, {seconds} s, {clients} clients");
     let sandbox = Sandbox::new();
-    let reference = DemoEngine::start(&sandbox, "reference", &["--tokens-per-second", "0", "--slots", "16"]);
-    let mesh = Mesh::new(&sandbox, &PROXY);
-    let mut replicas: Vec<_> = (0..REPLICAS).map(|number| Replica::new(&sandbox, &mesh, number)).collect();
-    mesh.proxy.wait_for_replicas("demo", REPLICAS as u64);
+    let ground = Ground::new(&sandbox, 1 + REPLICAS + 1);
+    let (proxy, endpoint) = proxy(&ground);
+    let mut replicas: Vec<_> = (0..=REPLICAS).map(|number| Replica::new(&ground, &proxy, number)).collect();
+    replicas[..REPLICAS].iter_mut().for_each(|replica| replica.start(&ground));
+    let all_are_well = || proxy.wait_for_exact("demo", REPLICAS as u64);
+    all_are_well();
 
-    let steps = script(seed, REPLICAS, Duration::from_secs(seconds));
-    let load = Clients::start(&mesh.endpoint, &reference.direct(), clients);
-    let mut timeline = Vec::new();
-    play(&steps, &mut replicas, &mut timeline);
-    wait_for("all replicas to be well again", Duration::from_secs(30), || {
-        (mesh.proxy.replicas("demo") == REPLICAS as u64).then_some(())
-    });
-    let counts = load.finish();
-    let streams = lost_streams(&mesh.endpoint);
-    println!("{} faults; {counts}\n{}", steps.len(), streams.join("\n"));
-    if !counts.is_right() {
-        panic!("seed {seed}, {seconds} s\n{}\n{counts}\n{}", timeline.join("\n"), counts.wrong.join("\n"));
+    let reference = ground.engine("reference", 0, None, &["--tokens-per-second", "0"]);
+    let load = ground.on(0, || Clients::start(&endpoint, &reference.direct(), clients, TOKENS));
+    let (mut steps, begun) = (Vec::new(), Instant::now());
+    for round in 0.. {
+        let more = script(seed.wrapping_add(round), REPLICAS, ground.has_network(), Duration::from_secs(seconds));
+        play(&more, &mut replicas, &ground, begun);
+        steps.extend(more);
+        all_are_well();
+        if load.count() >= requests {
+            break;
+        }
+        println!("{:8.2?} {} requests so far", begun.elapsed(), load.count());
     }
-    let is_continued = |line: &&String| line.contains("\"continued\"");
-    assert!(steps.len() < 10 || streams.iter().any(|line| is_continued(&line)), "none went on: {streams:?}");
+    let counts = load.finish();
+    let streams = ground.on(0, || lost_streams(&endpoint));
+    println!(
+        "{} faults in {:.0?}: {:?}\n{counts}\n{}",
+        steps.len(),
+        begun.elapsed(),
+        kinds(&steps),
+        streams.join("\n")
+    );
+    assert!(counts.is_right(), "seed {seed}, {seconds} s\n{}", counts.shown.join("\n"));
+    assert!(counts.requests() >= requests);
+    assert!(steps.len() < 10 || counts.continued() > 0, "none went on: {streams:?}");
+}
+
+/// A proxy that also issues, and its endpoint.
+fn proxy<'a>(ground: &Ground<'a>) -> (Node<'a>, Endpoint) {
+    let home = ground.home("proxy", 0);
+    home.ask(&["mesh", "create", "--name", "proxy"]);
+    let listen = ground.listen(0);
+    let listen: Vec<&str> = listen.iter().map(String::as_str).collect();
+    let proxy = home.start(&[&["proxy", "--http", "127.0.0.1:0"], &listen[..], &PROXY].concat());
+    let endpoint = proxy.endpoint();
+    (proxy, endpoint)
 }
 
 /// What the proxy counted of streams that lost their replica.
 fn lost_streams(endpoint: &Endpoint) -> Vec<String> {
     let page = endpoint.get("/metrics").unwrap().text();
-    let counters = page.lines().filter(|line| line.starts_with("dunlin_proxy_lost_streams_total"));
-    counters.map(str::to_owned).collect()
+    page.lines().filter(|line| line.starts_with("dunlin_proxy_lost_streams_total")).map(str::to_owned).collect()
 }

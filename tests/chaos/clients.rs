@@ -1,108 +1,30 @@
 //! Clients that know what the answer must be.
 
+use super::counts::{Asked, Counts, End, Move, Wrong};
 use crate::harness::{
     http::{Endpoint, Streamed, chat_body},
     load::{PAUSE, Workers},
 };
 use std::{
-    fmt,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 /// Different questions; each client asks them all in its own order.
 const QUESTIONS: usize = 64;
-const TOKENS: u32 = 80;
-/// Wrong answers that are kept to be shown.
-const SHOWN: usize = 10;
-
-/// What became of all requests.
-#[derive(Debug, Default, Clone)]
-pub(super) struct Counts {
-    requests: usize,
-    /// Whole, to the letter.
-    whole: usize,
-    /// An error before the first byte of the answer.
-    failed: usize,
-    /// Ended with an error in words after some of the answer.
-    told: usize,
-    /// Ended after some of the answer without a word.
-    silent: usize,
-    /// Another text than the engine's.
-    different: usize,
-    slowest_first: Duration,
-    longest_gap: Duration,
-    /// The first of those that should not be.
-    pub(super) wrong: Vec<String>,
-}
-
-impl Counts {
-    /// Whether every answer was whole, but for one in a thousand that ended in words after a right beginning.
-    pub(super) fn is_right(&self) -> bool {
-        self.failed == 0
-            && self.silent == 0
-            && self.different == 0
-            && self.requests > 0
-            && self.told <= self.requests / 1000
-    }
-
-    fn add(&mut self, asked: Asked) {
-        self.requests += 1;
-        self.slowest_first = self.slowest_first.max(asked.first);
-        self.longest_gap = self.longest_gap.max(asked.gap);
-        let (count, wrong) = match asked.end {
-            End::Whole => (&mut self.whole, None),
-            End::Told(why) => (&mut self.told, Some(why)),
-            End::Failed(why) => (&mut self.failed, Some(why)),
-            End::Silent(why) => (&mut self.silent, Some(why)),
-            End::Different(why) => (&mut self.different, Some(why)),
-        };
-        *count += 1;
-        if self.wrong.len() < SHOWN {
-            self.wrong.extend(wrong);
-        }
-    }
-}
-
-impl fmt::Display for Counts {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { requests, whole, failed, told, silent, different, slowest_first, longest_gap, .. } = self;
-        write!(
-            f,
-            "{requests} requests: {whole} whole, {failed} failed before the first byte, {told} ended with an error event, \
-             {silent} ended silently, {different} had other text; slowest first byte {slowest_first:.2?}, longest gap \
-             {longest_gap:.2?}"
-        )
-    }
-}
-
-struct Asked {
-    first: Duration,
-    /// Longest time between two events.
-    gap: Duration,
-    end: End,
-}
-
-enum End {
-    Whole,
-    Told(String),
-    Failed(String),
-    Silent(String),
-    Different(String),
-}
 
 /// Running clients.
 pub(super) struct Clients(Workers<Asked>);
 
 impl Clients {
-    /// Asks `reference` for the right answers first.
-    pub(super) fn start(endpoint: &Endpoint, reference: &Endpoint, clients: usize) -> Self {
+    /// Asks `reference` for the right answers, of so many tokens, first.
+    pub(super) fn start(endpoint: &Endpoint, reference: &Endpoint, clients: usize, tokens: u32) -> Self {
         let answers: Arc<[String]> =
-            (0..QUESTIONS).map(|n| reference.chat("demo", &question(n), TOKENS).unwrap().content()).collect();
+            (0..QUESTIONS).map(|n| reference.chat("demo", &question(n), tokens).unwrap().content()).collect();
         let endpoint = endpoint.clone();
         Self(Workers::start(clients, move |number, count| {
             let n = (number * 7 + count) % QUESTIONS;
-            let asked = ask(&endpoint, &question(n), &answers[n]);
+            let asked = ask(&endpoint, &question(n), tokens, &answers[n]);
             if !matches!(asked.end, End::Whole) {
                 std::thread::sleep(PAUSE);
             }
@@ -110,12 +32,15 @@ impl Clients {
         }))
     }
 
+    /// Answers so far.
+    pub(super) fn count(&self) -> usize {
+        self.0.count()
+    }
+
     /// Lets the requests that are under way end.
     pub(super) fn finish(self) -> Counts {
         let mut counts = Counts::default();
-        for asked in self.0.finish() {
-            counts.add(asked);
-        }
+        self.0.finish().into_iter().for_each(|asked| counts.add(asked));
         counts
     }
 }
@@ -124,10 +49,10 @@ fn question(n: usize) -> String {
     format!("Question {n}: why do dunlins fly in flocks?")
 }
 
-fn ask(endpoint: &Endpoint, question: &str, right: &str) -> Asked {
+fn ask(endpoint: &Endpoint, question: &str, tokens: u32, right: &str) -> Asked {
     let start = Instant::now();
-    let failed = |why: String| Asked { first: start.elapsed(), gap: Duration::ZERO, end: End::Failed(why) };
-    let answer = match endpoint.start("/v1/chat/completions", &chat_body("demo", question, TOKENS, true)) {
+    let failed = |why| Asked { first: start.elapsed(), gap: Duration::ZERO, moves: Vec::new(), end: End::Failed(why) };
+    let answer = match endpoint.start("/v1/chat/completions", &chat_body("demo", question, tokens, true)) {
         Ok(answer) if answer.status == 200 => answer,
         Ok(answer) => {
             let status = answer.status;
@@ -137,9 +62,10 @@ fn ask(endpoint: &Endpoint, question: &str, right: &str) -> Asked {
         Err(error) => return failed(error.to_string()),
     };
     let replica = answer.header("x-dunlin-replica").unwrap_or("?").to_owned();
-    let (mut streamed, mut broken, mut first, mut gap) = (Streamed::default(), None, None, Duration::ZERO);
-    let mut last = start;
-    for event in answer.events() {
+    let (mut streamed, mut broken, mut first) = (Streamed::default(), None, None);
+    let (mut gap, mut moves, mut comments, mut last) = (Duration::ZERO, Vec::new(), 0, start);
+    let mut events = answer.events();
+    while let Some(event) = events.next() {
         match event {
             Ok(data) => streamed.take(&data),
             Err(error) => {
@@ -147,15 +73,27 @@ fn ask(endpoint: &Endpoint, question: &str, right: &str) -> Asked {
                 break;
             }
         }
-        match first {
-            None => first = Some(start.elapsed()),
-            Some(_) => gap = gap.max(last.elapsed()),
+        if first.is_some() {
+            gap = gap.max(last.elapsed());
         }
+        let news = events.comments[comments..].iter();
+        let moved = |comment: &String| {
+            let continued = comment.starts_with("continued by");
+            (continued || comment.starts_with("asked again by")).then_some(Move { continued, gap: last.elapsed() })
+        };
+        moves.extend(news.filter_map(moved));
+        comments = events.comments.len();
+        first.get_or_insert_with(|| start.elapsed());
         last = Instant::now();
     }
-    let seen = || format!("{question}: {streamed:?} from {replica}, connection {broken:?}, right is {right:?}");
-    let end = if !right.starts_with(&streamed.text) || (streamed.is_whole() && streamed.text != right) {
-        End::Different(seen())
+    let comments = &events.comments;
+    let seen =
+        || format!("{question}: {streamed:?} from {replica}, {comments:?}, connection {broken:?}, right is {right:?}");
+    let end = if streamed.is_whole() && streamed.text != right {
+        End::Different { what: seen(), wrong: Wrong::between(right, &streamed.text) }
+    } else if !right.starts_with(&streamed.text) {
+        let upto = right.chars().take(streamed.text.chars().count()).collect::<String>();
+        End::Different { what: seen(), wrong: Wrong::between(&upto, &streamed.text) }
     } else if streamed.is_whole() && broken.is_none() {
         End::Whole
     } else if streamed.text.is_empty() {
@@ -165,5 +103,5 @@ fn ask(endpoint: &Endpoint, question: &str, right: &str) -> Asked {
     } else {
         End::Silent(seen())
     };
-    Asked { first: first.unwrap_or_else(|| start.elapsed()), gap, end }
+    Asked { first: first.unwrap_or_else(|| start.elapsed()), gap, moves, end }
 }

@@ -4,6 +4,7 @@
 // Tests block: they have no runtime.
 #![allow(clippy::disallowed_methods)]
 
+#[cfg(target_os = "linux")]
 #[path = "../chaos/chaos.rs"]
 mod chaos;
 mod cli;
@@ -19,6 +20,8 @@ mod mesh;
 mod metrics;
 #[cfg(target_os = "linux")]
 mod net;
+#[cfg(target_os = "linux")]
+mod partition;
 mod sdk;
 mod top;
 mod up;

@@ -1,6 +1,8 @@
 //! Engines: the demo engine as a process of its own, and a real llama-server.
 
-use super::{PATIENCE, clients::Clients, http::Endpoint, process::Process, sandbox::Sandbox, skipped, wait_for};
+use super::{
+    PATIENCE, clients::Clients, http::Endpoint, node::executable, process::Process, sandbox::Sandbox, skipped, wait_for,
+};
 use std::{
     ffi::OsString,
     net::{SocketAddr, TcpListener},
@@ -25,14 +27,39 @@ impl DemoEngine {
     #[track_caller]
     pub(crate) fn start_at(sandbox: &Sandbox, name: &str, address: SocketAddr, args: &[&str]) -> Self {
         let address = if address.port() == 0 { free_address() } else { address };
-        let mut command = sandbox.command(env!("CARGO_BIN_EXE_dunlin"));
+        let mut engine = Self::begin(sandbox, name, sandbox.command(executable()), address, args);
+        engine.wait_until_up();
+        engine
+    }
+
+    /// As `start_at`, at a port of its choice, in a network namespace.
+    #[cfg(target_os = "linux")]
+    #[track_caller]
+    pub(crate) fn start_within(
+        sandbox: &Sandbox,
+        name: &str,
+        namespace: &str,
+        address: SocketAddr,
+        args: &[&str],
+    ) -> Self {
+        let mut command = sandbox.command("ip");
+        command.args(["netns", "exec", namespace]).arg(executable());
+        let mut engine = Self::begin(sandbox, name, command, address, args);
+        super::netns::within(namespace, || engine.wait_until_up());
+        engine
+    }
+
+    fn begin(sandbox: &Sandbox, name: &str, mut command: Command, address: SocketAddr, args: &[&str]) -> Self {
         command.args(["demo-engine", "--http", &address.to_string()]).args(args);
-        let mut process = sandbox.start(name, command);
+        Self { process: sandbox.start(name, command), address }
+    }
+
+    #[track_caller]
+    fn wait_until_up(&mut self) {
         wait_for("the demo engine to answer", PATIENCE, || {
-            process.assert_running();
-            Endpoint::open(address).get("/health").ok()
+            self.process.assert_running();
+            self.direct().get("/health").ok()
         });
-        Self { process, address }
     }
 
     pub(crate) fn url(&self) -> String {

@@ -159,7 +159,7 @@ impl Answer {
 
     /// Events of a stream, up to its end.
     pub(crate) fn events(self) -> Events {
-        Events { lines: BufReader::with_capacity(1, self) }
+        Events { lines: BufReader::with_capacity(1, self), comments: Vec::new() }
     }
 }
 
@@ -210,6 +210,8 @@ impl Read for Chunked {
 /// The `data` of server-sent events.
 pub(crate) struct Events {
     lines: BufReader<Answer>,
+    /// The comments between those that have come.
+    pub(crate) comments: Vec<String>,
 }
 
 impl Iterator for Events {
@@ -222,6 +224,9 @@ impl Iterator for Events {
                 Ok(0) => return None,
                 Ok(_) => {}
                 Err(error) => return Some(Err(error)),
+            }
+            if let Some(comment) = line.trim_end().strip_prefix(": ") {
+                self.comments.push(comment.to_owned());
             }
             if let Some(data) = line.trim_end().strip_prefix("data:") {
                 return Some(Ok(data.trim_start().to_owned()));

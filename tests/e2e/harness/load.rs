@@ -73,6 +73,11 @@ impl<T: Send + 'static> Workers<T> {
         Self { stop, outcomes, threads }
     }
 
+    /// Outcomes so far.
+    pub(crate) fn count(&self) -> usize {
+        self.outcomes.lock().unwrap().len()
+    }
+
     /// Lets the requests that are under way end, and gives all outcomes.
     pub(crate) fn finish(mut self) -> Vec<T> {
         self.stop.store(true, Ordering::Relaxed);
@@ -112,7 +117,7 @@ impl Load {
 
     /// Answers so far.
     pub(crate) fn count(&self) -> usize {
-        self.0.outcomes.lock().unwrap().len()
+        self.0.count()
     }
 
     /// Waits until so many more answers have come.

@@ -16,10 +16,20 @@ use std::{
 /// What the names of all our namespaces start with.
 const PREFIX: &str = "dunlin";
 
-/// Two hosts, or more behind NATs. Removed on drop.
+/// Two hosts, more behind NATs, or as many as one likes around a router. Removed on drop.
 pub(crate) struct Lab {
     prefix: String,
     names: Vec<String>,
+}
+
+/// A host of a [`Lab::star`].
+#[derive(Clone, Debug)]
+pub(crate) struct Host {
+    pub(crate) namespace: String,
+    /// The only one beside loopback.
+    pub(crate) address: String,
+    /// The router's end of its cable.
+    port: String,
 }
 
 fn script(name: &str) -> PathBuf {
@@ -134,23 +144,87 @@ impl Lab {
         (inside.clone(), outside.clone())
     }
 
-    /// Drops every packet that `host` sends or would receive, as if its cable had been pulled: nobody is told.
-    pub(crate) fn cut(&self, host: &str) {
-        const RULES: &str = "table inet cut {
-            chain into { type filter hook input priority -300; iifname != \"lo\" drop; }
-            chain out { type filter hook output priority -300; oifname != \"lo\" drop; }
-        }";
-        let mut nft = Command::new("ip");
-        nft.args(["netns", "exec", host, "nft", "-f", "-"]).stdin(Stdio::piped());
-        let mut child = nft.spawn().unwrap();
-        child.stdin.take().unwrap().write_all(RULES.as_bytes()).unwrap();
-        assert!(child.wait().unwrap().success());
+    /// Hosts on cables to one router, each on a network of its own.
+    pub(crate) fn star(&mut self, names: &[&str]) -> Vec<Host> {
+        let hub = self.add("hub");
+        must("ip", &["netns", "exec", &hub, "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"]);
+        let cable = |(number, name): (usize, &&str)| {
+            let (namespace, port) = (self.add(name), format!("port{number}"));
+            let (address, router) = (format!("10.78.{number}.2"), format!("10.78.{number}.1"));
+            must(
+                "ip",
+                &["link", "add", "e0", "netns", &namespace, "type", "veth", "peer", "name", &port, "netns", &hub],
+            );
+            for (host, device, address) in [(&namespace, "e0", &address), (&hub, &port, &router)] {
+                must("ip", &["-n", host, "addr", "add", &format!("{address}/24"), "dev", device]);
+                must("ip", &["-n", host, "link", "set", device, "up"]);
+            }
+            must("ip", &["-n", &namespace, "route", "add", "default", "via", &router]);
+            Host { namespace, address, port }
+        };
+        names.iter().enumerate().map(cable).collect()
     }
 
-    /// Undoes `cut`.
+    /// The router of a [`Lab::star`] passes nothing between the two groups any more: nobody is told.
+    pub(crate) fn part(&self, one: &[&Host], other: &[&Host]) {
+        let set =
+            |hosts: &[&Host]| hosts.iter().map(|host| format!("\"{}\"", host.port)).collect::<Vec<_>>().join(", ");
+        let (one, other) = (set(one), set(other));
+        let rules = format!(
+            "table inet cut {{
+                chain between {{
+                    type filter hook forward priority -300;
+                    iifname {{ {one} }} oifname {{ {other} }} drop
+                    iifname {{ {other} }} oifname {{ {one} }} drop
+                }}
+            }}"
+        );
+        filter(&self.host("hub"), &rules);
+    }
+
+    /// Undoes [`Lab::part`].
+    pub(crate) fn join(&self) {
+        self.mend(&self.host("hub"));
+    }
+
+    /// Drops every packet that `host` sends or would receive, as if its cable had been pulled: nobody is told.
+    pub(crate) fn cut(&self, host: &str) {
+        filter(host, &rules_for("drop"));
+    }
+
+    /// Drops that share of the packets, each way, chosen at random.
+    pub(crate) fn lose(&self, host: &str, percent: u32) {
+        filter(host, &rules_for(&format!("numgen random mod 100 < {percent} drop")));
+    }
+
+    /// Undoes `cut` and `lose`.
     pub(crate) fn mend(&self, host: &str) {
         must("ip", &["netns", "exec", host, "nft", "delete", "table", "inet", "cut"]);
     }
+}
+
+/// Rules for a host's packets but those to itself.
+fn rules_for(what: &str) -> String {
+    format!(
+        "table inet cut {{
+            chain into {{
+                type filter hook input priority -300;
+                iifname != \"lo\" {what}
+            }}
+            chain out {{
+                type filter hook output priority -300;
+                oifname != \"lo\" {what}
+            }}
+        }}"
+    )
+}
+
+fn filter(host: &str, rules: &str) {
+    let mut nft = Command::new("ip");
+    nft.args(["netns", "exec", host, "nft", "-f", "-"]).stdin(Stdio::piped());
+    let mut child = nft.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(rules.as_bytes()).unwrap();
+    assert!(child.wait().unwrap().success(), "nft in {host}: {rules}");
 }
 
 impl Drop for Lab {

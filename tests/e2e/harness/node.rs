@@ -8,14 +8,19 @@ use std::{
     process::{Command, Output},
 };
 
-const DUNLIN: &str = env!("CARGO_BIN_EXE_dunlin");
+/// The executable under test: what this build made, or another one that `DUNLIN_TEST_EXECUTABLE` names, such as that of
+/// a release.
+pub(crate) fn executable() -> PathBuf {
+    std::env::var_os("DUNLIN_TEST_EXECUTABLE").map_or_else(|| env!("CARGO_BIN_EXE_dunlin").into(), PathBuf::from)
+}
 
 /// A state directory, and where its commands run.
 pub(crate) struct Home<'a> {
     pub(crate) sandbox: &'a Sandbox,
     name: String,
     folder: PathBuf,
-    namespace: Option<String>,
+    /// A command that runs the executable in another place than this.
+    within: Vec<String>,
     /// Environment of the node itself.
     environment: Vec<(&'static str, OsString)>,
 }
@@ -23,13 +28,18 @@ pub(crate) struct Home<'a> {
 impl<'a> Home<'a> {
     pub(crate) fn new(sandbox: &'a Sandbox, name: &str) -> Self {
         let folder = sandbox.folder().join(name);
-        Self { sandbox, name: name.to_owned(), folder, namespace: None, environment: Vec::new() }
+        Self { sandbox, name: name.to_owned(), folder, within: Vec::new(), environment: Vec::new() }
     }
 
     /// As `new`, its commands in a network namespace.
     #[cfg(target_os = "linux")]
     pub(crate) fn within(sandbox: &'a Sandbox, name: &str, namespace: &str) -> Self {
-        Self { namespace: Some(namespace.to_owned()), ..Self::new(sandbox, name) }
+        Self::new(sandbox, name).run_by(&["ip", "netns", "exec", namespace])
+    }
+
+    /// Its commands are run by another one, which gets them as its last arguments.
+    pub(crate) fn run_by(self, within: &[&str]) -> Self {
+        Self { within: within.iter().map(|&word| word.to_owned()).collect(), ..self }
     }
 
     /// The state directory.
@@ -39,11 +49,11 @@ impl<'a> Home<'a> {
 
     /// `dunlin ARGS` with this state directory.
     pub(crate) fn command(&self, args: &[&str]) -> Command {
-        let mut command = match &self.namespace {
-            None => self.sandbox.command(DUNLIN),
-            Some(namespace) => {
-                let mut command = self.sandbox.command("ip");
-                command.args(["netns", "exec", namespace, DUNLIN]);
+        let mut command = match self.within.split_first() {
+            None => self.sandbox.command(executable()),
+            Some((program, args)) => {
+                let mut command = self.sandbox.command(program);
+                command.args(args).arg(executable());
                 command
             }
         };
