@@ -194,17 +194,15 @@ impl Book {
     /// Where to dial `peer`: addresses of its records, then those noted here.
     #[must_use]
     pub fn of(&self, peer: &PeerId, recorded: &[Multiaddr]) -> Vec<Multiaddr> {
-        let noted = self.peers.get(peer).map(|known| known.addresses.as_slice()).unwrap_or_default();
+        let noted = self.noted(peer);
         let loopback = self.met_on_loopback || noted.iter().any(is_loopback);
         dialable(noted.iter().chain(recorded).cloned(), loopback, ADDRESSES_PER_PEER)
     }
 
-    /// Everything noted, to be kept on disk.
-    pub fn iter(&self) -> impl Iterator<Item = (PeerId, &[Multiaddr])> {
-        self.peers
-            .iter()
-            .filter(|(_, known)| !known.addresses.is_empty())
-            .map(|(peer, known)| (*peer, known.addresses.as_slice()))
+    /// What is noted of `peer`, to be kept on disk.
+    #[must_use]
+    pub fn noted(&self, peer: &PeerId) -> &[Multiaddr] {
+        self.peers.get(peer).map(|known| known.addresses.as_slice()).unwrap_or_default()
     }
 
     /// Forgets a peer that is no longer a member.

@@ -2,6 +2,7 @@
 //!
 //! Pure: says whether to dial; the event loop does it and tells how it went.
 
+mod lost;
 mod pause;
 
 use crate::handle::ConnectError;
@@ -18,14 +19,22 @@ pub const DEADLINE: Duration = Duration::from_secs(5);
 pub const DIALS: usize = 64;
 /// Callers that wait for one dial.
 const WAITERS: usize = 4096;
-/// Wait after the first failure before a dial that nobody waits for; doubles up to [`BACK_OFF_MAX`].
+/// Wait after the first failure before a dial that nobody waits for; doubles up to [`BACK_OFF_CALM`], so that a mesh that
+/// was cut in two is one again seconds after the cut is mended.
 const BACK_OFF: Duration = Duration::from_millis(500);
+const BACK_OFF_CALM: Duration = Duration::from_secs(2);
+/// Who has been away for long is dialled less often: after this part of that time.
+const BACK_OFF_PART: u32 = 200;
+/// Where many are away each is dialled less often: each adds so much to the wait.
+const BACK_OFF_EACH: Duration = Duration::from_millis(100);
+/// The wait is never longer.
 const BACK_OFF_MAX: Duration = Duration::from_secs(60);
 /// How long a peer that refused this one, or isn't a member, is left alone.
 pub const REFUSED: Duration = Duration::from_secs(600);
 /// Peers of which failures are remembered.
 const REMEMBERED: usize = 4096;
 
+pub(crate) use lost::Lost;
 pub(crate) use pause::Pause;
 
 pub(crate) type Waiter = oneshot::Sender<Result<(), ConnectError>>;
@@ -44,6 +53,8 @@ struct Dial {
 
 struct Failed {
     times: u32,
+    /// The first time.
+    since: Instant,
     until: Instant,
     refused: bool,
 }
@@ -91,15 +102,25 @@ impl Dials {
 
     /// A dial failed. `refused`: by one side's admission, so that trying again is useless for a while.
     pub(crate) fn failed(&mut self, peer: PeerId, error: &ConnectError, refused: bool, now: Instant) {
-        let times = self.failed.get(&peer).map_or(0, |failed| failed.times).saturating_add(1);
-        let wait = BACK_OFF.saturating_mul(1 << times.saturating_sub(1).min(8)).min(BACK_OFF_MAX);
+        let (times, since) = self.failed.get(&peer).map_or((0, now), |failed| (failed.times, failed.since));
+        let times = times.saturating_add(1);
+        let wait = self.wait(times, now.saturating_duration_since(since), now);
         if self.failed.len() >= REMEMBERED {
             self.failed.retain(|_, failed| failed.until > now);
         }
         if self.failed.len() < REMEMBERED {
-            self.failed.insert(peer, Failed { times, until: now + if refused { REFUSED } else { wait }, refused });
+            self.failed
+                .insert(peer, Failed { times, since, until: now + if refused { REFUSED } else { wait }, refused });
         }
         self.answer(&peer, &Err(error.clone()));
+    }
+
+    fn wait(&self, times: u32, away: Duration, now: Instant) -> Duration {
+        // Of those that nobody wants any more the last failure is long ago.
+        let others = self.failed.values().filter(|failed| failed.until + BACK_OFF_MAX > now).count();
+        let others = BACK_OFF_EACH.saturating_mul(u32::try_from(others).unwrap_or(u32::MAX));
+        let doubled = BACK_OFF.saturating_mul(1 << times.saturating_sub(1).min(8)).min(BACK_OFF_CALM);
+        doubled.max(away / BACK_OFF_PART).max(others).min(BACK_OFF_MAX)
     }
 
     /// Lets a peer be dialled again whatever happened before: it has a new certificate, or this process has.
@@ -168,6 +189,39 @@ mod tests {
         dials.failed(peer, &ConnectError::NoAddress(peer), false, now);
         assert!(!dials.ask(peer, None, now + BACK_OFF));
         assert!(dials.ask(peer, None, now + BACK_OFF * 2));
+    }
+
+    /// When a peer that is away is dialled, each dial failing after its deadline.
+    fn dialled(dials: &mut Dials, peer: PeerId, start: Instant, length: Duration) -> Vec<Duration> {
+        let (mut now, mut at) = (start, Vec::new());
+        while now < start + length {
+            if dials.ask(peer, None, now) {
+                at.push(now - start);
+                now += DEADLINE;
+                dials.expire(now);
+            }
+            now += Duration::from_millis(100);
+        }
+        at
+    }
+
+    #[test]
+    fn who_was_cut_off_is_found_within_seconds_and_who_stays_away_is_not_dialled_for_ever() {
+        let longest = |dials: &mut Dials, from: u64, to: u64| {
+            let at = dialled(dials, PeerId::random(), Instant::now(), Duration::from_secs(to));
+            let pauses = at.windows(2).filter(|two| two[0].as_secs() > from).map(|two| two[1] - two[0] - DEADLINE);
+            pauses.max().unwrap()
+        };
+        assert!(longest(&mut Dials::default(), 0, 300) <= Duration::from_secs(3));
+        assert!(longest(&mut Dials::default(), 0, 3600) > Duration::from_secs(15));
+        let late = longest(&mut Dials::default(), 20_000, 40_000);
+        assert!(late > Duration::from_secs(55) && late <= BACK_OFF_MAX + Duration::from_millis(200), "{late:?}");
+        let mut crowd = Dials::default();
+        for _ in 0..200 {
+            crowd.failed(PeerId::random(), &ConnectError::NoAddress(PeerId::random()), false, Instant::now());
+        }
+        let wait = crowd.wait(9, Duration::ZERO, Instant::now());
+        assert_eq!(wait, Duration::from_secs(20), "two hundred are away: ten dials a second");
     }
 
     #[test]

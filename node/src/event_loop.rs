@@ -6,7 +6,7 @@ use crate::{
     anti_entropy::AntiEntropy,
     behaviour::Behaviour,
     bootstrap::Bootstrap,
-    dial::{Dials, Pause},
+    dial::{Dials, Lost, Pause},
     directory,
     handle::{Command, ConnectError, Shared},
     hop::Hop,
@@ -52,6 +52,8 @@ const REFRESH: Duration = Duration::from_secs(180);
 pub(crate) const SETTLE: Duration = Duration::from_millis(200);
 /// How often the addresses of connected peers are stored for the next start.
 const STORE_PEERS: Duration = Duration::from_secs(60);
+/// The same when somebody new is there, so that a process which is killed soon finds its mesh again.
+pub(crate) const STORE_NEW_PEERS: Duration = Duration::from_secs(2);
 /// How often revocations that end nothing any more are dropped.
 const EXPIRE_REVOCATIONS: Duration = Duration::from_secs(600);
 
@@ -69,6 +71,7 @@ pub(crate) struct EventLoop {
     pub(crate) registration: Registration,
     pub(crate) look_ups: LookUps,
     pub(crate) dials: Dials,
+    pub(crate) lost: Lost,
     pub(crate) pause: Pause,
     pub(crate) book: Book,
     pub(crate) bootstrap: Bootstrap,
@@ -116,7 +119,7 @@ pub(crate) struct Due {
     discovered: Option<Instant>,
     put: Option<Instant>,
     housekeeping: Instant,
-    store_peers: Instant,
+    pub(crate) store_peers: Instant,
     expire_revocations: Instant,
 }
 

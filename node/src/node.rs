@@ -8,7 +8,7 @@ use crate::{
     bootstrap::Bootstrap,
     clock,
     config::Config,
-    dial::{Dials, Pause},
+    dial::{Dials, Lost, Pause},
     directory::{self, Rights, SharedDirectory},
     event_loop::{Due, EventLoop},
     gossip,
@@ -139,7 +139,12 @@ impl Node {
         for address in &config.bootstrap {
             bootstrap.add(address, None, true, now);
         }
-        for known in known.into_iter().filter(|known| known.peer != own.peer) {
+        let (mut book, mut lost) = (Book::default(), Lost::default());
+        for known in known.into_iter().rev().filter(|known| known.peer != own.peer) {
+            lost.add(known.peer);
+            for address in known.addresses.iter().rev() {
+                book.add(known.peer, address.clone());
+            }
             for address in &known.addresses {
                 bootstrap.add(address, Some(known.peer), false, now);
             }
@@ -158,8 +163,9 @@ impl Node {
             registration: Registration::new(mesh.identity, epoch, roles),
             look_ups: LookUps::default(),
             dials: Dials::default(),
+            lost,
             pause: Pause::default(),
-            book: Book::default(),
+            book,
             bootstrap,
             liveness: Liveness::default(),
             connections: Default::default(),

@@ -36,6 +36,7 @@ impl EventLoop {
             behaviour.kad.remove_peer(&peer);
             behaviour.kad.store_mut().forget(&peer);
             self.book.forget(&peer);
+            self.lost.remove(&peer);
             self.learn(directory::Event::Revoked { peer });
         }
     }

@@ -196,7 +196,7 @@ impl EventLoop {
     }
 
     /// Dials whom this process works with: agents the proxies, proxies each other and the replicas. With those that
-    /// are connected only through a relay a direct way is tried again and again.
+    /// are connected only through a relay a direct way is tried again and again, and who was lost is looked for.
     pub(crate) fn connect_wanted(&mut self) {
         let proxy = self.roles.contains(Role::Proxy);
         let agent = self.roles.contains(Role::Agent);
@@ -211,6 +211,7 @@ impl EventLoop {
             let strangers: Vec<PeerId> = directory.strangers().filter(wanted).map(|stranger| stranger.peer).collect();
             (members, strangers)
         });
+        let members: HashSet<PeerId> = members.into_iter().chain(self.lost.wanted()).collect();
         let now = Instant::now();
         self.strangers_dialled.retain(|peer| self.dials.is_running(peer));
         let missing = |peer: &PeerId| {
@@ -243,9 +244,10 @@ impl EventLoop {
         self.duplicates = duplicates;
     }
     pub(super) fn store_peers(&mut self) {
-        let known = self.book.iter().filter(|(peer, _)| self.connections.contains_key(peer));
-        let known: Vec<KnownPeer> =
-            known.map(|(peer, addresses)| KnownPeer { peer, addresses: addresses.to_vec() }).collect();
+        // Who is away comes last: where there is no room for all, the others are more likely to be there.
+        let peers = self.connections.keys().copied().chain(self.lost.all());
+        let noted = |peer| KnownPeer { peer, addresses: self.book.noted(&peer).to_vec() };
+        let known: Vec<KnownPeer> = peers.map(noted).filter(|known| !known.addresses.is_empty()).collect();
         if !known.is_empty() {
             self.pulls.store_peers(self.state.clone(), known);
         }

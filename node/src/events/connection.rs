@@ -4,7 +4,7 @@ use crate::{
     addresses, admission,
     behaviour::BehaviourEvent,
     directory::{self, Rights},
-    event_loop::{Connection, EventLoop},
+    event_loop::{Connection, EventLoop, STORE_NEW_PEERS},
     handle::ConnectError,
 };
 use dunlin_protocol::id::{PeerId, Role};
@@ -71,6 +71,8 @@ impl EventLoop {
         connections.push(Connection { id, relayed, since: now, epoch: None });
         let first = connections.len() == 1;
         if first {
+            self.lost.remove(&peer);
+            self.due.store_peers = self.due.store_peers.min(now + STORE_NEW_PEERS);
             self.liveness.connected(peer, now);
         } else {
             self.on_heard(peer, now);
@@ -132,6 +134,9 @@ impl EventLoop {
             return;
         }
         self.connections.remove(&peer);
+        if !self.blocked.contains(&peer) {
+            self.lost.add(peer);
+        }
         self.liveness.disconnected(&peer);
         self.learn(directory::Event::Disconnected { peer });
         self.hop.disconnected(&peer);

@@ -1,0 +1,249 @@
+//! A mesh that is cut in two and becomes one again, and one that lost the member by which all others met.
+
+use crate::harness::{
+    PATIENCE,
+    engine::{DemoEngine, free_address},
+    http::Endpoint,
+    load::{Load, Plan},
+    netns::{Host, Lab, within},
+    node::{Home, Node},
+    sandbox::Sandbox,
+    wait_for,
+};
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
+
+/// What is promised for the time from the mending of a cut to one mesh.
+const ONE_AGAIN: Duration = Duration::from_secs(5);
+
+fn listening(host: &Host) -> Vec<String> {
+    let tcp = format!("/ip4/{}/tcp/4480", host.address);
+    let quic = format!("/ip4/{}/udp/4480/quic-v1", host.address);
+    ["--no-mdns", "--listen", &tcp, "--listen", &quic].map(str::to_owned).into()
+}
+
+fn start<'a>(home: Home<'a>, command: &[&str], host: &Host, rest: &[&str]) -> Node<'a> {
+    let listen = listening(host);
+    home.start(&[command, &listen.iter().map(String::as_str).collect::<Vec<_>>()[..], rest].concat())
+}
+
+fn restart(node: &mut Node<'_>, command: &[&str], host: &Host, rest: &[&str]) {
+    let listen = listening(host);
+    node.restart(&[command, &listen.iter().map(String::as_str).collect::<Vec<_>>()[..], rest].concat());
+}
+
+const PROXY: [&str; 3] = ["proxy", "--http", "127.0.0.1:0"];
+const AGENT: [&str; 3] = ["agent", "--launch", "demo"];
+const ENGINE: [&str; 3] = ["--", "--tokens-per-second", "100"];
+
+/// Two proxies, and an agent beside each, which launches its engine: each on a host of its own.
+struct Scene<'a> {
+    lab: Lab,
+    hosts: Vec<Host>,
+    proxies: [Node<'a>; 2],
+    endpoints: [Endpoint; 2],
+    agents: [Node<'a>; 2],
+    sandbox: &'a Sandbox,
+}
+
+impl<'a> Scene<'a> {
+    fn new(sandbox: &'a Sandbox) -> Option<Self> {
+        let mut lab = Lab::new(sandbox)?;
+        let hosts = lab.star(&["p1", "a1", "p2", "a2"]);
+        let first = Home::within(sandbox, "p1", &hosts[0].namespace);
+        first.ask(&["mesh", "create"]);
+        let first = start(first, &PROXY, &hosts[0], &[]);
+        let member = |name: &str, role: &str, host: &Host| {
+            let home = Home::within(sandbox, name, &host.namespace);
+            home.join(&first.home.ask(&["invite", "--role", role]));
+            home
+        };
+        let agent = |name: &str, host: &Host| start(member(name, "agent", host), &AGENT, host, &ENGINE);
+        let agents = [agent("a1", &hosts[1]), agent("a2", &hosts[3])];
+        let second = start(member("p2", "proxy", &hosts[2]), &PROXY, &hosts[2], &[]);
+        let endpoints = [first.endpoint(), second.endpoint()];
+        let proxies = [first, second];
+        for proxy in &proxies {
+            proxy.wait_for_exact("demo", 2);
+        }
+        Some(Self { lab, hosts, proxies, endpoints, agents, sandbox })
+    }
+
+    fn sides(&self) -> [[&Host; 2]; 2] {
+        let [p1, a1, p2, a2] = &self.hosts[..] else { panic!() };
+        [[p1, a1], [p2, a2]]
+    }
+
+    fn cut(&self) {
+        let [one, other] = self.sides();
+        self.lab.part(&one, &other);
+    }
+
+    fn load(&self, tokens: u32) -> [Load; 2] {
+        [0, 1].map(|n| {
+            let plan = Plan { clients: 2, model: "demo".into(), tokens, stream: true };
+            within(&self.sides()[n][0].namespace, || Load::start(&self.endpoints[n], &plan))
+        })
+    }
+
+    /// What each proxy takes for ready.
+    fn replicas(&self) -> [u64; 2] {
+        self.proxies.each_ref().map(|proxy| proxy.replicas("demo"))
+    }
+
+    /// Everything that runs, but for the commands that ask.
+    fn processes(&self) -> BTreeSet<i32> {
+        let lines = self.sandbox.processes().into_iter();
+        lines.filter(|(_, line)| !line.contains("models") && !line.contains("status")).map(|(id, _)| id).collect()
+    }
+
+    /// Asks both proxies for so long, and gives all that they said.
+    fn watch(&self, length: Duration) -> BTreeSet<[u64; 2]> {
+        let (start, mut seen) = (Instant::now(), BTreeSet::new());
+        while start.elapsed() < length {
+            seen.insert(self.replicas());
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        seen
+    }
+}
+
+#[test]
+fn both_sides_of_a_cut_go_on_and_are_one_mesh_again_within_seconds() {
+    let sandbox = Sandbox::new();
+    let Some(scene) = Scene::new(&sandbox) else { return };
+    let before = scene.processes();
+    let load = scene.load(20);
+    load.iter().for_each(|load| load.wait_for_more(10));
+
+    scene.cut();
+    wait_for("each side to know its own only", PATIENCE, || (scene.replicas() == [1, 1]).then_some(()));
+    let apart = scene.watch(Duration::from_secs(15));
+    assert_eq!(apart, BTreeSet::from([[1, 1]]), "the replicas of the other side come and go");
+    load.iter().for_each(|load| load.wait_for_more(10));
+
+    scene.lab.join();
+    let mended = Instant::now();
+    wait_for("each side to know both", PATIENCE, || (scene.replicas() == [2, 2]).then_some(()));
+    let took = mended.elapsed();
+    assert!(took < ONE_AGAIN, "one mesh again after {took:?}");
+    let together = scene.watch(Duration::from_secs(6));
+    assert_eq!(together, BTreeSet::from([[2, 2]]), "not for good");
+    println!("one mesh again after {took:?}");
+
+    for (load, side) in load.into_iter().zip(scene.sides()) {
+        load.wait_for_more(10);
+        let report = load.finish();
+        report.assert_none_failed();
+        assert!(report.by_replica().len() >= 2, "{} asks one replica only after the cut", side[0].namespace);
+    }
+    assert_eq!(scene.processes(), before, "something was started again");
+}
+
+/// C22: a cut shorter than three heartbeats is not noticed. Who is silent for some seconds is asked nothing new; it is not
+/// given up, and nothing is started again.
+#[test]
+fn a_short_cut_moves_nothing() {
+    let sandbox = Sandbox::new();
+    let Some(scene) = Scene::new(&sandbox) else { return };
+    let before = scene.processes();
+    let load = scene.load(20);
+    load.iter().for_each(|load| load.wait_for_more(10));
+    scene.cut();
+    let apart = scene.watch(Duration::from_secs(1));
+    scene.lab.join();
+    let together = scene.watch(Duration::from_secs(2));
+    assert_eq!(apart.union(&together).copied().collect::<Vec<_>>(), [[2, 2]], "a replica was given up");
+
+    scene.cut();
+    // Shorter than the ten seconds after which a connection is given up.
+    scene.watch(Duration::from_secs(6));
+    scene.lab.join();
+    wait_for("each side to ask both", ONE_AGAIN, || (scene.replicas() == [2, 2]).then_some(()));
+    assert_eq!(scene.watch(Duration::from_secs(3)), BTreeSet::from([[2, 2]]), "not for good");
+    for load in load {
+        load.wait_for_more(10);
+        load.finish().assert_none_failed();
+    }
+    assert_eq!(scene.processes(), before, "something was started again");
+    for node in scene.proxies.iter().chain(&scene.agents) {
+        let said = node.process.output();
+        assert!(!said.contains("its connections are closed"), "{said}");
+    }
+}
+
+/// Nobody is left who remembers the other half, but on disk.
+#[test]
+fn halves_that_were_restarted_while_apart_are_one_mesh_again() {
+    let sandbox = Sandbox::new();
+    let Some(mut scene) = Scene::new(&sandbox) else { return };
+    scene.cut();
+    wait_for("each side to know its own only", PATIENCE, || (scene.replicas() == [1, 1]).then_some(()));
+    // Twice: what the first start had learnt from disk must be there for the second.
+    for _ in 0..2 {
+        let hosts = &scene.hosts;
+        for (node, host) in scene.proxies.iter_mut().zip([&hosts[0], &hosts[2]]) {
+            restart(node, &PROXY, host, &[]);
+        }
+        for (node, host) in scene.agents.iter_mut().zip([&hosts[1], &hosts[3]]) {
+            restart(node, &AGENT, host, &ENGINE);
+        }
+        wait_for("each side to know its own", PATIENCE, || (scene.replicas() == [1, 1]).then_some(()));
+    }
+    scene.lab.join();
+    let mended = Instant::now();
+    wait_for("each side to know both", PATIENCE, || (scene.replicas() == [2, 2]).then_some(()));
+    let took = mended.elapsed();
+    // They have no connection yet that would only have to go on.
+    assert!(took < 2 * ONE_AGAIN, "one mesh again after {took:?}");
+    println!("one mesh again after {took:?}");
+}
+
+/// Three members of which one knew them all, and is gone for good. They are killed, so that nothing but what they had
+/// stored before helps them.
+#[test]
+fn members_find_each_other_again_without_the_one_by_which_they_met() {
+    let sandbox = Sandbox::new();
+    let engine = DemoEngine::start(&sandbox, "engine", &[]);
+    let fixed = |name: &str, args: &[&str]| {
+        let listen = format!("/ip4/127.0.0.1/tcp/{}", free_address().port());
+        let args: Vec<String> =
+            args.iter().chain(&["--no-mdns", "--listen", &listen]).map(|&arg| arg.to_owned()).collect();
+        (Home::new(&sandbox, name), args)
+    };
+    let (home, args) = fixed("first", &["proxy", "--http", "127.0.0.1:0"]);
+    home.ask(&["mesh", "create"]);
+    let mut first = home.start(&args.iter().map(String::as_str).collect::<Vec<_>>());
+    let url = engine.url();
+    let members = [fixed("agent", &["agent", "--engine", &url]), fixed("proxy", &["proxy", "--http", "127.0.0.1:0"])];
+    let mut members = members.map(|(home, args)| {
+        let role = args[0].clone();
+        home.join(&first.home.ask(&["invite", "--role", &role]));
+        let node = home.start(&args.iter().map(String::as_str).collect::<Vec<_>>());
+        (node, args)
+    });
+    members[1].0.wait_for_replicas("demo", 1);
+    // Until both are stored by each other.
+    let stored = |name: &str, other: &str| {
+        let file = sandbox.folder().join(name).join("known_peers.json");
+        std::fs::read_to_string(file).is_ok_and(|text| text.contains(other))
+    };
+    let ids = members.each_ref().map(|(node, _)| node.peer_id());
+    wait_for("both to have stored each other", Duration::from_secs(20), || {
+        (stored("agent", &ids[1]) && stored("proxy", &ids[0])).then_some(())
+    });
+
+    first.process.kill();
+    members.iter_mut().for_each(|(node, _)| node.process.kill());
+    for (node, args) in &mut members {
+        node.restart(&args.iter().map(String::as_str).collect::<Vec<_>>());
+    }
+    let start = Instant::now();
+    let (proxy, _) = &members[1];
+    proxy.wait_for_replicas("demo", 1);
+    let endpoint = proxy.endpoint();
+    endpoint.chat("demo", "hello", 4).unwrap().content();
+    assert!(start.elapsed() < Duration::from_secs(10), "found each other after {:?}", start.elapsed());
+}
