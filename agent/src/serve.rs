@@ -8,6 +8,7 @@ mod headers;
 mod logs;
 mod refusal;
 mod relay;
+mod usage;
 
 use crate::{engine::Client, replica::Replica, replicas::Replicas};
 use axum::{

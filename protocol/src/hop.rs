@@ -24,6 +24,11 @@ pub const LINE: &str = "x-dunlin-line";
 /// Why an agent did not answer: a [`Fault`]. Agents take it off what engines say, so that no engine, and no client who
 /// makes one answer 404 or 504, is taken for its agent.
 pub const FAULT: &str = "x-dunlin-fault";
+/// What the request used: a [`crate::usage::Usage`], a trailer of answers whose engine tells. Stripped by the proxy.
+pub const USAGE: &str = "x-dunlin-usage";
+/// Where in the body of a request for a stream an agent may ask its engine to tell the usage: an [`AskUsage`]. Left out
+/// where the client asks for it itself.
+pub const ASK_USAGE: &str = "x-dunlin-ask-usage";
 /// `yes` when the engine has seen nothing of the request, so that another replica may be asked.
 pub const RETRY_SAFE: &str = "x-dunlin-retry-safe";
 
@@ -85,6 +90,37 @@ fn hex_byte(digits: &[u8]) -> Option<u8> {
     let digit = |byte: u8| char::from(byte).to_digit(16);
     let value = digit(*digits.first()?)? * 16 + digit(*digits.get(1)?)?;
     u8::try_from(value).ok()
+}
+
+/// Where to write into a JSON body that an engine shall tell the usage at the end of its stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AskUsage {
+    /// Bytes before it.
+    pub offset: u64,
+    /// Bytes of the value of `stream_options` that stands there and gives way; 0 where the whole field is missing, and
+    /// `offset` is just behind the object's opening brace.
+    pub length: u64,
+}
+
+impl AskUsage {
+    /// What is written.
+    #[must_use]
+    pub fn text(self) -> &'static str {
+        if self.length == 0 { r#""stream_options":{"include_usage":true},"# } else { r#"{"include_usage":true}"# }
+    }
+
+    /// The value of the header [`ASK_USAGE`].
+    #[must_use]
+    pub fn to_header(self) -> String {
+        format!("{} {}", self.offset, self.length)
+    }
+
+    /// Reads what [`Self::to_header`] writes.
+    #[must_use]
+    pub fn from_header(value: &str) -> Option<Self> {
+        let (offset, length) = value.split_once(' ')?;
+        Some(Self { offset: offset.parse().ok()?, length: length.parse().ok()? })
+    }
 }
 
 /// Whose fault it is that an agent's answer is not the engine's.
@@ -195,6 +231,14 @@ mod tests {
     }
 
     #[test]
+    fn where_to_ask_for_the_usage_survives_the_header() {
+        let at = AskUsage { offset: 1, length: 0 };
+        assert_eq!((at.to_header().as_str(), AskUsage::from_header("1 0")), ("1 0", Some(at)));
+        assert_eq!(AskUsage::from_header("9 4").map(AskUsage::text), Some(r#"{"include_usage":true}"#));
+        assert!(["", "1", "1 ", "a 1", "-1 0", "1 2 3"].iter().all(|bad| AskUsage::from_header(bad).is_none()));
+    }
+
+    #[test]
     fn a_connection_names_more_headers_between_neighbours() {
         assert_eq!(named_by_connection("close, X-Private ,,\tte").collect::<Vec<_>>(), ["close", "X-Private", "te"]);
         assert_eq!(named_by_connection("").next(), None);
@@ -204,7 +248,7 @@ mod tests {
     fn headers_between_neighbours_are_found_by_their_lower_case() {
         assert!(HOP_BY_HOP.is_sorted());
         assert!(HOP_BY_HOP.iter().all(|name| *name == name.to_ascii_lowercase()));
-        let own = [LOAD, REPLICA_INDEX, MODEL, FAULT, RETRY_SAFE];
+        let own = [LOAD, REPLICA_INDEX, MODEL, FAULT, RETRY_SAFE, USAGE, ASK_USAGE];
         assert!(own.iter().all(|name| name.starts_with(OWN_PREFIX)));
     }
 

@@ -20,3 +20,4 @@ pub mod revocation;
 pub mod runtime;
 pub mod signed;
 pub mod topic;
+pub mod usage;

@@ -46,7 +46,8 @@ pub struct Runtime {
     /// How it ends.
     #[serde(default)]
     pub drain: Drain,
-    /// Whether it honours `stream_options.include_usage`.
+    /// Whether it is to be asked, with `stream_options.include_usage`, for the usage of streams whose client did not ask:
+    /// it honours that, and does not tell otherwise.
     #[serde(default)]
     pub stream_usage: bool,
     /// How to ask it for the rest of a partial answer; `None` when it can't. That it *can* is checked by a self-test.

@@ -19,12 +19,14 @@ use crate::{
     metrics::Metrics,
     pool::{Lease, Pool, Ticket, Unserved},
     request::body::Share,
+    tally::Account,
 };
 use attempt::Failure;
 use bytes::Bytes;
 use dunlin_node::{Handle, directory::Directory};
 use dunlin_protocol::{
     announcement::ReplicaState,
+    hop::AskUsage,
     id::{ModelId, ReplicaId},
     runtime::Catalogue,
     topic::Topic,
@@ -83,6 +85,10 @@ pub(crate) struct Ask {
     pub(crate) memory: Option<Share>,
     /// What was read of the body.
     pub(crate) want: Want,
+    /// Where an agent may ask its engine for the usage.
+    pub(crate) ask_usage: Option<AskUsage>,
+    /// Who wants to know what was used.
+    pub(crate) account: Option<Account>,
     /// The endpoint's.
     pub(crate) dialect: Dialect,
     /// Goes along.

@@ -150,7 +150,7 @@ impl Door {
         since: Instant,
         story: &mut Story,
     ) -> Result<Response<Body>, Error> {
-        let Peek { model, stream: streams, mut prompt } = peek(body.clone()).await?;
+        let Peek { model, stream: streams, mut prompt, ask_usage } = peek(body.clone()).await?;
         story.model = Some(model.clone());
         prompt.session = headers::session(&parts.headers).or(prompt.session);
         let tenant = prompt::hash(memory.tenant());
@@ -163,6 +163,8 @@ impl Door {
             body,
             memory: Some(memory),
             want,
+            ask_usage,
+            account: None,
             dialect,
             id,
             since,

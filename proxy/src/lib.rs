@@ -26,6 +26,7 @@ pub mod prompt;
 mod proxy;
 mod request;
 pub mod route;
+mod tally;
 
 pub use config::Config;
 pub use keys::Keys;

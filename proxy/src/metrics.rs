@@ -3,7 +3,7 @@
 //! Labels are bounded: models only once a replica was found for them, and at most [`MODELS`] of them.
 
 use crate::route::Step;
-use dunlin_protocol::{announcement::ReplicaState, id::ModelId};
+use dunlin_protocol::{announcement::ReplicaState, id::ModelId, usage::Usage};
 use prometheus_client::{
     encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder, text},
     metrics::{
@@ -43,6 +43,12 @@ struct CauseLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct TokenLabels {
+    model: ModelLabel,
+    kind: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OutcomeLabels {
     outcome: &'static str,
 }
@@ -70,6 +76,7 @@ pub(crate) struct Metrics {
     waited: Histogram,
     retries: Family<CauseLabels, Counter>,
     lost_streams: Family<OutcomeLabels, Counter>,
+    tokens: Family<TokenLabels, Counter>,
     auth_failures: Family<CauseLabels, Counter>,
     replicas: Family<StateLabels, Gauge>,
     waiting: Gauge,
@@ -100,6 +107,7 @@ impl Metrics {
             waited: Histogram::new(exponential_buckets(0.001, 2.0, 15)),
             retries: Family::default(),
             lost_streams: Family::default(),
+            tokens: Family::default(),
             auth_failures: Family::default(),
             replicas: Family::default(),
             waiting: Gauge::default(),
@@ -124,6 +132,8 @@ impl Metrics {
         registry.register("retries", "Tries after the first, by what ended the one before", self.retries.clone());
         let help = "Streams whose replica was lost in the middle, by what became of them";
         registry.register("lost_streams", help, self.lost_streams.clone());
+        let help = "Used, as engines count or, of answers of which none told, estimated";
+        registry.register("tokens", help, self.tokens.clone());
         registry.register("auth_failures", "Requests refused for their key", self.auth_failures.clone());
         registry.register("replicas", "Known, by state", self.replicas.clone());
         registry.register("waiting", "Requests that wait for a slot", self.waiting.clone());
@@ -163,6 +173,14 @@ impl Metrics {
     /// A stream's replica was lost in the middle of it.
     pub(crate) fn lost_stream(&self, outcome: &'static str) {
         self.lost_streams.get_or_create(&OutcomeLabels { outcome }).inc();
+    }
+
+    /// What a request used.
+    pub(crate) fn used(&self, model: &ModelId, usage: Usage) {
+        let model = self.label(Some(model), true);
+        for (kind, count) in [("prompt", usage.prompt), ("completion", usage.completion), ("cached", usage.cached)] {
+            self.tokens.get_or_create(&TokenLabels { model: model.clone(), kind }).inc_by(count);
+        }
     }
 
     /// A request was refused for its key.

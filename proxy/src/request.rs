@@ -7,7 +7,10 @@ pub(crate) mod body;
 mod outline;
 
 use crate::prompt::Prompt;
-use dunlin_protocol::id::{self, ModelId};
+use dunlin_protocol::{
+    hop::AskUsage,
+    id::{self, ModelId},
+};
 use outline::{Outline, Part};
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
@@ -24,6 +27,8 @@ pub(crate) struct Peek {
     pub(crate) stream: bool,
     /// What routing reads of its prompt.
     pub(crate) prompt: Prompt,
+    /// Where an agent may ask for the usage of the stream; `None` where the client asks itself, or there is no stream.
+    pub(crate) ask_usage: Option<AskUsage>,
 }
 
 /// Why a body can't be routed. The messages go to the client.
@@ -87,8 +92,10 @@ pub(crate) fn peek(body: &[u8]) -> Result<Peek, Error> {
     if matches!(stream, Field::Twice) {
         return Err(Error::Duplicate("stream"));
     }
+    let stream = matches!(stream, Field::Once(Scalar::True));
+    let ask_usage = outline.as_ref().filter(|_| stream).and_then(|outline| outline.ask_usage(body));
     let prompt = outline.unwrap_or_default().prompt(&model, body.len());
-    Ok(Peek { model, stream: matches!(stream, Field::Once(Scalar::True)), prompt })
+    Ok(Peek { model, stream, prompt, ask_usage })
 }
 
 fn syntax(json: &[u8], error: &serde_json::Error) -> Error {

@@ -1,6 +1,11 @@
 //! One inference request: hop -> admission -> engine, and the answer straight back.
 
-use super::{Service, headers, refusal::Refusal, relay::Relay};
+use super::{
+    Service, headers,
+    refusal::Refusal,
+    relay::Relay,
+    usage::{self, Asking, Reading},
+};
 use crate::{
     admit::{InLine, LONGEST_WAIT, gate::Pass},
     counters::{self, Meter},
@@ -98,6 +103,12 @@ async fn forward(service: &Arc<Service>, replica: &Arc<Replica>, request: Reques
     let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
     let path = path.strip_prefix(PREFIX).unwrap_or(path);
     let takes_slot = head.method == Method::POST && !FREE.contains(&head.uri.path().strip_prefix(PREFIX).unwrap_or(""));
+    let engine_path = head.uri.path().strip_prefix(PREFIX).unwrap_or(path).to_owned();
+    let ask_usage = usage::asked(&replica.runtime(), &head.method, &engine_path, &mut head.headers);
+    let body = match ask_usage {
+        Some(at) => Body::new(Asking::new(body, at)),
+        None => body,
+    };
     head.uri = url.join(path).map_err(|error| Refusal::Unreachable(error.into()))?;
     head.version = Version::HTTP_11;
     let measured = if takes_slot { measured(&head.headers) } else { counters::Request::default() };
@@ -119,7 +130,7 @@ async fn forward(service: &Arc<Service>, replica: &Arc<Replica>, request: Reques
             return Err(Refusal::Silent(FIRST_BYTE));
         }
     };
-    relayed(service, replica, answer, pass, meter)
+    relayed(service, replica, answer, pass, meter, ask_usage.is_some())
 }
 
 fn measured(headers: &HeaderMap) -> counters::Request {
@@ -181,6 +192,7 @@ fn relayed(
     answer: http::Response<hyper::body::Incoming>,
     pass: Option<Pass>,
     meter: Meter,
+    usage_is_added: bool,
 ) -> Result<Response, Refusal> {
     let (mut head, body) = answer.into_parts();
     // A status is the engine's word and passes untouched; what it says about the engine is noted.
@@ -198,7 +210,10 @@ fn relayed(
     let stream = headers::is_stream(&head.headers);
     head.version = Version::HTTP_11;
     let outcome = Outcome::of(head.status);
-    let relay = Relay::new(body, Arc::clone(service), Arc::clone(replica), pass, meter, stream, (outcome, !failed));
+    let usage = Reading::of(head.status, &head.headers, usage_is_added);
+    let counted = (outcome, !failed);
+    let (service, replica) = (Arc::clone(service), Arc::clone(replica));
+    let relay = Relay::new(body, service, replica, pass, meter, (stream, usage), counted);
     Ok(Response::from_parts(head, Body::new(relay)))
 }
 

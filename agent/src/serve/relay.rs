@@ -1,6 +1,6 @@
 //! An answer's body on its way from the engine to the hop: counted as it passes, nothing held back, nothing copied.
 
-use super::{Service, forward::load_header};
+use super::{Service, forward::load_header, usage::Reading};
 use crate::{
     admit::gate::Pass,
     counters::Meter,
@@ -8,8 +8,8 @@ use crate::{
     replica::{Replica, health::Traffic},
 };
 use bytes::Bytes;
-use dunlin_protocol::hop::LOAD;
-use http::{HeaderMap, HeaderName};
+use dunlin_protocol::hop::{LOAD, USAGE};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use std::{
@@ -49,6 +49,7 @@ pub(super) struct Relay {
     meter: Meter,
     stream: bool,
     counts_as_answer: bool,
+    usage: Reading,
     /// What it is counted as when it goes out whole.
     outcome: Outcome,
     last: Instant,
@@ -67,7 +68,7 @@ impl Relay {
         replica: Arc<Replica>,
         pass: Option<Pass>,
         meter: Meter,
-        stream: bool,
+        (stream, usage): (bool, Reading),
         (outcome, counts_as_answer): (Outcome, bool),
     ) -> Self {
         let patience = if stream { STREAM_SILENCE } else { SILENCE };
@@ -80,6 +81,7 @@ impl Relay {
             meter,
             stream,
             counts_as_answer,
+            usage,
             outcome,
             last: Instant::now(),
             done: false,
@@ -89,7 +91,7 @@ impl Relay {
         }
     }
 
-    /// Everything has come. Returns the trailer of a stream.
+    /// Everything has come. Returns the trailers: what was used, where the engine told, and of a stream the load.
     fn end(&mut self) -> Option<HeaderMap> {
         self.ended = true;
         self.replica.outcomes.count(self.outcome);
@@ -98,11 +100,21 @@ impl Relay {
             self.replica.health().saw(Traffic::Answered);
         }
         self.pass = None;
-        if !self.stream {
-            return None;
+        let load = if self.stream { load_header(&self.service, &self.replica) } else { None };
+        let usage = self.usage.usage().and_then(|usage| HeaderValue::try_from(usage.to_header()).ok());
+        let trailers = [load.map(|load| (LOAD, load)), usage.map(|usage| (USAGE, usage))];
+        let trailers: HeaderMap =
+            trailers.into_iter().flatten().map(|(name, value)| (HeaderName::from_static(name), value)).collect();
+        (!trailers.is_empty()).then_some(trailers)
+    }
+
+    /// The engine has said all.
+    fn finished(&mut self) -> Option<Frame<Bytes>> {
+        let rest = self.usage.rest();
+        if !rest.is_empty() {
+            return Some(Frame::data(rest));
         }
-        let load = load_header(&self.service, &self.replica)?;
-        Some(HeaderMap::from_iter([(HeaderName::from_static(LOAD), load)]))
+        self.end().map(Frame::trailers)
     }
 
     fn break_off(&mut self, error: Error) -> Error {
@@ -139,7 +151,7 @@ impl Body for Relay {
             let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(cx) else {
                 if this.is_silent(cx) {
                     if this.done {
-                        return Poll::Ready(this.end().map(|trailers| Ok(Frame::trailers(trailers))));
+                        return Poll::Ready(this.finished().map(Ok));
                     }
                     return Poll::Ready(Some(Err(this.break_off(Error::Silent))));
                 }
@@ -148,28 +160,31 @@ impl Body for Relay {
             match frame {
                 // An empty DATA frame is counted against the whole connection by HTTP/2.
                 Some(Ok(frame)) if frame.data_ref().is_some_and(Bytes::is_empty) => {}
-                Some(Ok(frame)) if frame.is_data() => {
+                Some(Ok(frame)) => {
+                    // Engines send no trailers that anybody reads; ours take their place.
+                    let Ok(data) = frame.into_data() else { continue };
                     if this.stream {
                         this.last = Instant::now();
                         this.meter.chunk(this.last);
-                        if frame.data_ref().is_some_and(|data| data.trim_ascii_end().ends_with(DONE)) {
+                        if data.trim_ascii_end().ends_with(DONE) {
                             this.done = true;
                             this.patience = DONE_SILENCE;
                             this.silence.as_mut().reset(tokio::time::Instant::now() + DONE_SILENCE);
                         }
                     }
-                    return Poll::Ready(Some(Ok(frame)));
+                    let data = this.usage.pass(data);
+                    if !data.is_empty() {
+                        return Poll::Ready(Some(Ok(Frame::data(data))));
+                    }
                 }
-                // Engines send no trailers that anybody reads; ours take their place.
-                Some(Ok(_)) => {}
                 Some(Err(error)) => return Poll::Ready(Some(Err(this.break_off(error.into())))),
-                None => return Poll::Ready(this.end().map(|trailers| Ok(Frame::trailers(trailers)))),
+                None => return Poll::Ready(this.finished().map(Ok)),
             }
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.ended || (!self.stream && self.body.is_end_stream())
+        self.ended || (!self.stream && !self.usage.is_on() && self.body.is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {

@@ -1,7 +1,8 @@
-use crate::support::{demo, eventually, eventually_async, script, start, whole};
+use crate::support::{Answer, demo, eventually, eventually_async, script, start, whole};
 use dunlin_protocol::{
-    hop::{FAULT, LOAD, RETRY_SAFE},
+    hop::{ASK_USAGE, AskUsage, FAULT, LOAD, RETRY_SAFE, USAGE},
     load::LoadReport,
+    usage::Usage,
 };
 use http_body_util::BodyExt;
 use serde_json::json;
@@ -176,5 +177,44 @@ async fn on_one_thread_many_streams_at_once() {
         assert!(answer.status == 200 && answer.body.ends_with("data: [DONE]\n\n"));
     }
     eventually_async("idle", || async { running.engine(0).in_flight == 0 }).await;
+    running.stop().await;
+}
+
+/// What the trailers of an answer say of the tokens that it took.
+fn usage(answer: &Answer) -> Option<Usage> {
+    Usage::from_header(answer.trailers.as_ref()?.get(USAGE)?.to_str().unwrap())
+}
+
+#[tokio::test]
+async fn the_usage_comes_behind_the_answer_and_not_in_the_stream() {
+    let running = start(vec![demo(|config| config.speed.tokens_per_s = 1000.0)]).await;
+    running.ready(0).await;
+    let ask = |stream: bool| {
+        let messages = json!([{"role": "user", "content": "count"}]);
+        json!({"model": "demo", "stream": stream, "max_tokens": 7, "messages": messages})
+    };
+    let whole_answer = running.chat("demo", ask(false)).await;
+    let told = usage(&whole_answer).unwrap();
+    assert_eq!(whole_answer.json()["usage"]["prompt_tokens"], told.prompt);
+    assert_eq!(whole_answer.json()["usage"]["completion_tokens"], told.completion);
+    assert!(told.prompt > 0 && told.completion > 0 && !told.estimated, "{told:?}");
+
+    // As a proxy says where a client did not ask.
+    let mut request = running.request(0, "demo", "/v1/chat/completions", &ask(true));
+    request.headers_mut().insert(ASK_USAGE, AskUsage { offset: 1, length: 0 }.to_header().parse().unwrap());
+    let stream = whole(running.send(request).await.unwrap()).await;
+    assert!(stream.body.ends_with("data: [DONE]\n\n") && !stream.body.contains("prompt_tokens\":"), "{}", stream.body);
+    let streamed = usage(&stream).unwrap();
+    assert_eq!((streamed.prompt, streamed.completion), (told.prompt, told.completion));
+
+    // A client that asks gets to see it.
+    let mut asks = ask(true);
+    asks["stream_options"] = json!({"include_usage": true});
+    let stream = running.chat("demo", asks).await;
+    assert!(stream.body.contains("prompt_tokens\":"), "{}", stream.body);
+    assert_eq!(usage(&stream).unwrap().completion, told.completion);
+
+    // Nothing is asked for in vain, and nothing made up.
+    assert_eq!(usage(&running.chat("demo", ask(true)).await), None);
     running.stop().await;
 }

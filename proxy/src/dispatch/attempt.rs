@@ -10,6 +10,7 @@ use crate::{
     },
     pool::Lease,
     prompt,
+    tally::Tally,
 };
 use bytes::Bytes;
 use dunlin_node::{
@@ -21,7 +22,7 @@ use dunlin_protocol::{
     id::PeerId,
     load::LoadReport,
 };
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header};
 use http_body::Body as _;
 use http_body_util::BodyExt;
 use std::time::Duration;
@@ -58,7 +59,7 @@ impl Dispatcher {
             Err(_) => Err(Refused::Failed(Cause::Timeout)),
             Ok(answer) => answer,
         };
-        let (mut answer, first) = match answer {
+        let (mut answer, first, trailers) = match answer {
             Ok(answer) => answer,
             Err(Refused::Full) => {
                 lease.refused();
@@ -99,16 +100,24 @@ impl Dispatcher {
             answer.headers_mut().remove(header::CONTENT_LENGTH);
         }
         let watch = is_stream.then(|| Watched::new(ask.dialect, self.inter_token));
-        let answer = answer
-            .map(|rest| Relay::new((first, rest), watch, failing, lease, self.handle.clone(), self.metrics.clone()));
+        let mut tally =
+            Tally::new(ask.want.model.clone(), ask.want.prompt.bytes, self.metrics.clone(), ask.account.clone());
+        tally.take(&trailers);
+        if !status.is_success() {
+            tally.cancel();
+        }
+        let answer = answer.map(|rest| {
+            Relay::new((first, rest), watch, failing, lease, tally, self.handle.clone(), self.metrics.clone())
+        });
         if is_failure_of_replica(status) {
             return Err(Failure::Answered(Cause::Status(status.as_u16()), Box::new(answer)));
         }
         Ok(answer)
     }
 
-    /// Sends the request and reads up to the first piece of the answer's body.
-    async fn first_byte(&self, ask: &Ask, lease: &Lease) -> Result<(Response<ResponseBody>, Option<Bytes>), Refused> {
+    /// Sends the request and reads up to the first piece of the answer's body, or to the end of a short one with what
+    /// follows it.
+    async fn first_byte(&self, ask: &Ask, lease: &Lease) -> Result<Begun, Refused> {
         let replica = lease.replica();
         self.connect(replica.peer).await?;
         let mut answer = self.handle.hop().send(replica.peer, request(ask, lease)).await.map_err(|error| {
@@ -123,12 +132,13 @@ impl Dispatcher {
         if let Some(refused) = refusal(answer.headers()) {
             return Err(refused);
         }
-        let mut first = first_piece(answer.body_mut()).await?;
+        let mut trailers = HeaderMap::new();
+        let mut first = first_piece(answer.body_mut(), &mut trailers).await?;
         if let Some(first) = &mut first
             && is_short(answer.body())
         {
             // The client has nothing of it yet, so that another replica may be asked if the rest does not come.
-            while let Some(piece) = first_piece(answer.body_mut()).await? {
+            while let Some(piece) = first_piece(answer.body_mut(), &mut trailers).await? {
                 *first = [first.as_ref(), piece.as_ref()].concat().into();
             }
         }
@@ -136,7 +146,7 @@ impl Dispatcher {
         if first.is_none() && is_event_stream(answer.headers()) {
             return Err(Refused::Failed(Cause::Lost));
         }
-        Ok((answer, first))
+        Ok((answer, first, trailers))
     }
 
     pub(super) async fn connect(&self, peer: PeerId) -> Result<(), Refused> {
@@ -175,6 +185,9 @@ fn is_failure_of_replica(status: StatusCode) -> bool {
     matches!(status, StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT)
 }
 
+/// The head of an answer, the beginning of its body, and the trailers of one that is all there.
+type Begun = (Response<ResponseBody>, Option<Bytes>, HeaderMap);
+
 /// Why a replica gave no answer of its engine.
 pub(super) enum Refused {
     Full,
@@ -190,6 +203,9 @@ fn request(ask: &Ask, lease: &Lease) -> Request<Body> {
     // A path that was valid stays so behind a prefix.
     *request.uri_mut() = format!("/engine{}", ask.path).parse().unwrap_or_default();
     *request.headers_mut() = headers::to_engine(&ask.headers, lease.replica(), &ask.want.model, &ask.id);
+    if let Some(value) = ask.ask_usage.and_then(|at| HeaderValue::try_from(at.to_header()).ok()) {
+        request.headers_mut().insert(HeaderName::from_static(hop::ASK_USAGE), value);
+    }
     for (name, value) in lease.headers() {
         request.headers_mut().extend(value.map(|value| (name, value)));
     }
@@ -220,14 +236,15 @@ fn is_short(body: &ResponseBody) -> bool {
 }
 
 /// The first piece that is not empty; `None` for an empty body.
-async fn first_piece(body: &mut ResponseBody) -> Result<Option<Bytes>, Refused> {
+async fn first_piece(body: &mut ResponseBody, trailers: &mut HeaderMap) -> Result<Option<Bytes>, Refused> {
     while !body.is_end_stream() {
         match body.frame().await {
             None => break,
             Some(Err(_)) => return Err(Refused::Failed(Cause::Lost)),
             Some(Ok(frame)) => match frame.into_data() {
                 Ok(piece) if !piece.is_empty() => return Ok(Some(piece)),
-                _ => {}
+                Ok(_) => {}
+                Err(frame) => trailers.extend(frame.into_trailers().unwrap_or_default()),
             },
         }
     }

@@ -6,6 +6,7 @@ use crate::{
     continuation::{self, Endpoint, KEPT_BODY, Kept, Kin, Refusal, Rest, Splice, Way},
     http::{answer::Relay, headers},
     pool::Ticket,
+    request,
 };
 use bytes::Bytes;
 use dunlin_node::{directory::Replica, hop::Body};
@@ -166,6 +167,7 @@ impl Keep {
 
 impl Ask {
     fn with_body(&self, body: Bytes) -> Self {
+        let ask_usage = request::peek(&body).ok().and_then(|peek| peek.ask_usage);
         Self {
             method: self.method.clone(),
             path: self.path.clone(),
@@ -173,6 +175,8 @@ impl Ask {
             body,
             memory: None,
             want: self.want.clone(),
+            ask_usage,
+            account: self.account.clone(),
             dialect: self.dialect,
             id: self.id.clone(),
             since: Instant::now(),

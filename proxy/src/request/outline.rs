@@ -1,7 +1,8 @@
 //! Which fields make a prompt, in the order in which an engine works through them, and which name its session.
 
 use crate::prompt::{self, Prompt};
-use dunlin_protocol::id::ModelId;
+use dunlin_protocol::{hop::AskUsage, id::ModelId};
+use serde_json::{Map, Value};
 
 /// A field of the top level that is of interest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,6 +17,8 @@ pub(super) enum Part {
     Session,
     /// The response that the request builds on.
     Previous,
+    /// What a stream shall tell besides its answer.
+    StreamOptions,
 }
 
 /// Parts that make the prompt.
@@ -30,6 +33,7 @@ impl Part {
             // OpenAI's key for its own prompt cache tells more than the user does, who may have many conversations.
             "prompt_cache_key" | "session_id" | "user" => Self::Session,
             "previous_response_id" => Self::Previous,
+            "stream_options" => Self::StreamOptions,
             _ => return None,
         })
     }
@@ -41,6 +45,16 @@ pub(super) struct Outline<'a> {
     prompt: [&'a [u8]; PROMPT],
     session: &'a [u8],
     previous: &'a [u8],
+    options: Options<'a>,
+}
+
+/// A field that may be there.
+#[derive(Debug, Default)]
+enum Options<'a> {
+    #[default]
+    Absent,
+    Once(&'a [u8]),
+    Twice,
 }
 
 impl<'a> Outline<'a> {
@@ -52,6 +66,10 @@ impl<'a> Outline<'a> {
             Part::Body => self.prompt[2] = json,
             Part::Session => self.session = json,
             Part::Previous => self.previous = json,
+            Part::StreamOptions => {
+                let absent = matches!(self.options, Options::Absent);
+                self.options = if absent { Options::Once(json) } else { Options::Twice };
+            }
         }
     }
 
@@ -64,6 +82,35 @@ impl<'a> Outline<'a> {
         prompt.session = text(self.session).map(prompt::hash);
         prompt.previous = text(self.previous).map(prompt::hash);
         prompt
+    }
+}
+
+impl Outline<'_> {
+    /// Where in `body`, which this outlines, the usage of the stream may be asked for: not where the client asks itself,
+    /// nor where it gives options with another meaning.
+    pub(super) fn ask_usage(&self, body: &[u8]) -> Option<AskUsage> {
+        match self.options {
+            Options::Twice => None,
+            Options::Absent => {
+                let brace = body.iter().position(|byte| *byte == b'{')?;
+                Some(AskUsage { offset: brace as u64 + 1, length: 0 })
+            }
+            Options::Once(json) => {
+                let offset = (json.as_ptr() as usize).checked_sub(body.as_ptr() as usize)?;
+                declines_usage(json).then_some(AskUsage { offset: offset as u64, length: json.len() as u64 })
+            }
+        }
+    }
+}
+
+/// Whether these options say nothing but that no usage is wanted.
+fn declines_usage(json: &[u8]) -> bool {
+    match serde_json::from_slice::<Option<Map<String, Value>>>(json) {
+        Ok(None) => true,
+        Ok(Some(options)) => options
+            .iter()
+            .all(|(name, value)| name == "include_usage" && matches!(value, Value::Null | Value::Bool(false))),
+        Err(_) => false,
     }
 }
 

@@ -148,3 +148,46 @@ fn a_prompt_that_is_no_utf_8_passes_without_an_outline() {
     let peek = peek(b"{\"model\":\"m\",\"prompt\":\"\xff\xfe\"}").unwrap();
     assert_eq!((peek.model.as_str(), peek.prompt.blocks.len()), ("m", 0));
 }
+
+/// What an engine gets to read whose agent asks for the usage.
+fn asked(body: &str) -> Option<Value> {
+    let at = ok(body).ask_usage?;
+    let (start, end) = (at.offset as usize, (at.offset + at.length) as usize);
+    Some(
+        serde_json::from_str(&[&body[..start], at.text(), &body[end..]].concat().trim_start_matches('\u{feff}'))
+            .unwrap(),
+    )
+}
+
+#[test]
+fn usage_is_asked_for_where_the_client_does_not() {
+    let asked_for = json!({"include_usage": true});
+    for options in
+        ["", r#""stream_options":null,"#, r#""stream_options" : { },"#, r#""stream_options":{"include_usage":false},"#]
+    {
+        for body in [
+            format!(r#" {{{options}"model":"m","stream":true}}"#),
+            format!("\u{feff}\n{{\"stream\":true,{options}\"x\":\"{{é\",\"model\":\"m\"}}"),
+        ] {
+            let engine = asked(&body).unwrap();
+            assert_eq!(engine["stream_options"], asked_for, "{body}");
+            assert_eq!((&engine["model"], &engine["stream"]), (&json!("m"), &json!(true)));
+        }
+    }
+}
+
+#[test]
+fn usage_is_not_asked_for_otherwise() {
+    for options in [
+        r#"{"include_usage":true}"#,
+        r#"{"include_usage":false,"continuous_usage_stats":true}"#,
+        r#"{"include_obfuscation":false}"#,
+        r#"{"include_usage":"yes"}"#,
+        "[]",
+        "1",
+        r#"{},"stream_options":{}"#,
+    ] {
+        assert_eq!(asked(&format!(r#"{{"model":"m","stream":true,"stream_options":{options}}}"#)), None, "{options}");
+    }
+    assert_eq!(asked(r#"{"model":"m","stream":false}"#), None);
+}

@@ -15,6 +15,7 @@ use crate::{
     },
     metrics::Metrics,
     pool::Lease,
+    tally::Tally,
 };
 use bytes::Bytes;
 use dunlin_node::{Handle, hop::ResponseBody};
@@ -70,6 +71,7 @@ pub(crate) struct Relay {
     lease: Option<Lease>,
     /// The answer is an error of the engine: that it came whole is no success.
     failing: bool,
+    tally: Tally,
     /// The report of the trailers.
     last_load: Option<LoadReport>,
     handle: Handle,
@@ -84,13 +86,14 @@ impl Relay {
         watch: Option<Watched>,
         failing: bool,
         lease: Lease,
+        tally: Tally,
         handle: Handle,
         metrics: Arc<Metrics>,
     ) -> Self {
         let all_there = rest.is_end_stream();
         let (keep, resuming, last_load) = (None, None, None);
         let (rest, lease) = (Some(rest), Some(lease));
-        let mut relay = Self { first, rest, watch, keep, resuming, lease, failing, last_load, handle, metrics };
+        let mut relay = Self { first, rest, watch, keep, resuming, lease, failing, tally, last_load, handle, metrics };
         if all_there {
             relay.rest = None;
             // The slot goes back now, not when the client has read the answer. A stream has yet to prove itself whole.
@@ -133,10 +136,14 @@ impl Relay {
         {
             out = keep.pass(out);
         }
+        if self.watch.is_some() {
+            self.tally.saw(&out);
+        }
         (!out.is_empty()).then(|| Frame::data(out))
     }
 
-    fn take_load(&mut self, trailers: &http::HeaderMap) {
+    fn take(&mut self, trailers: &http::HeaderMap) {
+        self.tally.take(trailers);
         let report = trailers.get(hop::LOAD).and_then(|value| value.to_str().ok()).map(LoadReport::from_header);
         self.last_load = report.and_then(Result::ok);
     }
@@ -252,8 +259,10 @@ impl Relay {
         match resumed {
             Ok(Resumed { keep, relay, how, comment }) => {
                 self.metrics.lost_stream(how);
-                let Self { first, rest, watch, lease, .. } = *relay;
+                let Self { first, rest, watch, lease, mut tally, .. } = *relay;
                 (self.first, self.rest, self.watch, self.lease) = (first, rest, watch, lease);
+                std::mem::swap(&mut self.tally, &mut tally);
+                tally.goes_on_in(&mut self.tally);
                 self.keep = Some(Ok(keep));
                 Frame::data(comment)
             }
@@ -312,7 +321,7 @@ impl Body for Relay {
                     },
                     Err(frame) => {
                         if let Ok(trailers) = frame.into_trailers() {
-                            this.take_load(&trailers);
+                            this.take(&trailers);
                         }
                         continue;
                     }
