@@ -154,7 +154,7 @@ fn asked(body: &str) -> Option<Value> {
     let at = ok(body).ask_usage?;
     let (start, end) = (at.offset as usize, (at.offset + at.length) as usize);
     Some(
-        serde_json::from_str(&[&body[..start], at.text(), &body[end..]].concat().trim_start_matches('\u{feff}'))
+        serde_json::from_str([&body[..start], at.text(), &body[end..]].concat().trim_start_matches('\u{feff}'))
             .unwrap(),
     )
 }
