@@ -205,7 +205,7 @@ pub struct One {
 
 /// Sends a request and reads its answer whole, on `connection` if there is one. A stream must have so many tokens.
 pub async fn ask(target: SocketAddr, connection: &mut Option<Connection>, request: &[u8], tokens: u32) -> Result<One> {
-    let mut open = match connection.take() {
+    let mut open = match connection.take().filter(Connection::is_open) {
         Some(open) => open,
         None => Connection::open(target).await?,
     };
@@ -255,6 +255,13 @@ impl Connection {
         socket.set_recv_buffer_size(SMALL_BUFFER)?;
         let stream = socket.connect(target).await?;
         Ok(Self { stream, buffer: Vec::new(), at: 0 })
+    }
+
+    /// Whether the other end has not closed it: servers do that with connections that nobody has used for a while, and
+    /// every client's pool looks before it sends on one.
+    fn is_open(&self) -> bool {
+        let unasked = self.stream.try_read(&mut [0]);
+        unasked.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
     }
 
     /// Sends a request and reads the first bytes of the answer, no more.

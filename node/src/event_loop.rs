@@ -14,6 +14,7 @@ use crate::{
     liveness::{self, Liveness},
     look_up::{LookUps, Waiter},
     members::Members,
+    pace::Told,
     pulls::Pulls,
     record_store,
     registration::Registration,
@@ -89,6 +90,8 @@ pub(crate) struct EventLoop {
     pub(crate) blocked: HashSet<PeerId>,
     pub(crate) due: Due,
     pub(crate) report_interval: Duration,
+    /// What this proxy has told its agents of their number.
+    pub(crate) told: Told,
     pub(crate) duplicates: Vec<PeerId>,
     /// When anything was last offered that had changed.
     pub(crate) offered: Option<Instant>,

@@ -6,6 +6,7 @@ use crate::{
     hop::Hop,
     issuer::Issuing,
     members::Members,
+    pace::Heard,
     peer_info::PeerInfo,
     state::StateDir,
 };
@@ -165,6 +166,8 @@ pub(crate) struct Shared {
     pub(crate) listen: watch::Sender<Vec<Multiaddr>>,
     pub(crate) outbox: Outbox,
     pub(crate) load_seq: AtomicU64,
+    /// How many agents proxies say that there are.
+    pub(crate) heard: Mutex<Heard>,
     /// Own announcements, as last signed.
     pub(crate) announced: ArcSwap<Vec<SignedAnnouncement>>,
 }

@@ -25,6 +25,7 @@ mod manage;
 pub mod members;
 pub mod mesh;
 pub mod node;
+mod pace;
 mod peer_info;
 mod pulls;
 pub mod record_store;

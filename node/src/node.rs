@@ -19,6 +19,7 @@ use crate::{
     liveness::Liveness,
     look_up::LookUps,
     mesh,
+    pace::Told,
     registration::Registration,
     renew, routes, state, stream, transport,
 };
@@ -132,6 +133,7 @@ impl Node {
             listen: watch::Sender::new(Vec::new()),
             outbox: Outbox::default(),
             load_seq: Default::default(),
+            heard: Default::default(),
             announced: Default::default(),
         }));
         let now = Instant::now();
@@ -179,6 +181,7 @@ impl Node {
             blocked: Default::default(),
             due: Due::new(now),
             report_interval: gossip::REPORT_INTERVAL,
+            told: Told::default(),
             duplicates: Vec::new(),
             offered: None,
             vouched: None,

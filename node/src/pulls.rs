@@ -5,8 +5,10 @@ use crate::{
     hop::{self, Hop},
     info::{self, Puller},
     members::Members,
+    routes::AGENTS_PATH,
     state::{KnownPeer, StateDir},
 };
+use bytes::Bytes;
 use dunlin_protocol::{id::PeerId, limits, revocation::RevocationList};
 use futures::future::BoxFuture;
 use std::{
@@ -33,6 +35,8 @@ pub(crate) enum Outcome {
     Done,
     /// A member was asked for its revocation list, and that had something new, or not.
     Revocations { peer: PeerId, news: bool },
+    /// An agent was not reached.
+    Untold(PeerId),
 }
 
 /// The tasks of one event loop.
@@ -62,6 +66,21 @@ impl Pulls {
         self.start(Box::pin(async move {
             puller.pull(peer).await;
             Outcome::Done
+        }));
+    }
+
+    /// Says to an agent how many of them there are.
+    pub(crate) fn tell_agents(&mut self, hop: Hop, peer: PeerId, agents: usize) {
+        self.start(Box::pin(async move {
+            let body = hop::Body::from(Bytes::from(agents.to_string()));
+            match info::ask(&hop, peer, http::Method::PUT, AGENTS_PATH, body, 0).await {
+                // An older version knows nothing of this, and goes by what it finds out itself.
+                Ok(_) | Err(info::Error::Status(_)) => Outcome::Done,
+                Err(error) => {
+                    tracing::debug!(%peer, %error, "agent not told how many there are");
+                    Outcome::Untold(peer)
+                }
+            }
         }));
     }
 

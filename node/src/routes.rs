@@ -15,7 +15,7 @@ use axum::{
     extract::{DefaultBodyLimit, State},
     http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
-    routing::{get, post},
+    routing::{get, post, put},
 };
 use bytes::Bytes;
 use dunlin_protocol::{
@@ -35,6 +35,8 @@ use tokio::sync::Semaphore;
 pub(crate) const RENEW_PATH: &str = "/mesh/renew";
 /// Path of delegations on the hop.
 pub(crate) const DELEGATION_PATH: &str = "/mesh/delegation";
+/// Path at which a proxy says how many agents it hears: a decimal number as the body.
+pub(crate) const AGENTS_PATH: &str = "/mesh/agents";
 
 #[derive(Clone)]
 struct Context {
@@ -76,6 +78,7 @@ pub(crate) fn routes(handle: Handle, roles: Roles) -> Router {
         .route(REVOCATIONS_PATH, get(revocations))
         .route(RENEW_PATH, post(renew))
         .route(DELEGATION_PATH, post(delegation))
+        .route(AGENTS_PATH, put(agents))
         .layer(DefaultBodyLimit::max(limits::HELLO_BYTES))
         .with_state(Context { handle, roles, renewing: Renewing::default(), delegating: Arc::new(Semaphore::new(1)) })
 }
@@ -152,6 +155,13 @@ fn refused(error: &issuer::Error) -> Response {
         _ => return failed(error),
     };
     (status, error.to_string()).into_response()
+}
+
+/// A proxy's word on how many agents it hears. Taken up with the next housekeeping.
+async fn agents(State(context): State<Context>, Extension(caller): Extension<Caller>, body: String) -> StatusCode {
+    let Ok(agents) = body.parse() else { return StatusCode::BAD_REQUEST };
+    context.handle.0.heard.lock().unwrap_or_else(PoisonError::into_inner).tell(caller.peer, agents);
+    StatusCode::OK
 }
 
 /// Takes a delegation for this peer. Only one at a time is looked at: each waits for the disk.

@@ -189,6 +189,8 @@ pub enum Route {
     Revocations,
     /// A member's view of itself: roles, version, replicas.
     Info,
+    /// How many agents a proxy hears: said to each of them, so that they report less often the more they are.
+    Agents,
 }
 
 impl Route {
@@ -200,6 +202,7 @@ impl Route {
             "/mesh/delegation" => Some(Self::Delegation),
             "/mesh/revocations" => Some(Self::Revocations),
             "/mesh/info" => Some(Self::Info),
+            "/mesh/agents" => Some(Self::Agents),
             _ if path == "/mesh/logs" || path.starts_with("/mesh/logs/") => Some(Self::Logs),
             _ if path.starts_with("/engine/") => Some(Self::Inference),
             _ => None,
@@ -210,7 +213,7 @@ impl Route {
     #[must_use]
     pub fn allows(self, caller: Roles) -> bool {
         match self {
-            Self::Inference => caller.contains(Role::Proxy),
+            Self::Inference | Self::Agents => caller.contains(Role::Proxy),
             Self::Logs => caller.intersects(Roles::from_iter([Role::Proxy, Role::Orchestrator])),
             Self::Renew | Self::Delegation | Self::Revocations | Self::Info => true,
         }

@@ -17,8 +17,10 @@ impl EventLoop {
     }
 
     pub(super) fn on_pulled(&mut self, outcome: pulls::Outcome) {
-        if let pulls::Outcome::Revocations { peer, news } = outcome {
-            self.anti_entropy.answered(&peer, news, Instant::now());
+        match outcome {
+            pulls::Outcome::Done => {}
+            pulls::Outcome::Revocations { peer, news } => self.anti_entropy.answered(&peer, news, Instant::now()),
+            pulls::Outcome::Untold(peer) => self.told.forget(&peer),
         }
     }
 

@@ -9,6 +9,7 @@ use dunlin_protocol::{
 use libp2p::Multiaddr;
 use std::{
     collections::HashSet,
+    sync::PoisonError,
     time::{Duration, Instant},
 };
 
@@ -143,13 +144,31 @@ impl EventLoop {
         self.swarm.behaviour_mut().kad.store_mut().expire(now);
         self.unblock();
         self.close_denied();
-        self.report_interval = gossip::report_interval(self.shared.directory.read(directory::Directory::agents));
+        self.set_pace();
         let alone = self.connections.is_empty();
         self.pause_if_revoked(alone, now);
         if self.pause.dials() {
             self.redial(alone, now);
         }
         self.close_spare_relayed(now);
+    }
+
+    /// How often this process reports; and at a proxy, what it tells the agents that it is connected with.
+    fn set_pace(&mut self) {
+        let known = self.shared.directory.read(directory::Directory::agents);
+        let said = {
+            let mut heard = self.shared.heard.lock().unwrap_or_else(PoisonError::into_inner);
+            heard.most(|proxy| self.connections.contains_key(proxy))
+        };
+        self.report_interval = gossip::report_interval(known.max(said));
+        if !self.roles.contains(Role::Proxy) {
+            return;
+        }
+        let is_agent = |peer: &&PeerId| self.members.get(peer).is_some_and(|it| it.roles.contains(Role::Agent));
+        let connected: Vec<PeerId> = self.connections.keys().filter(is_agent).copied().collect();
+        for agent in self.told.due(&connected, known) {
+            self.pulls.tell_agents(self.hop.clone(), agent, known);
+        }
     }
 
     fn redial(&mut self, alone: bool, now: Instant) {

@@ -31,6 +31,7 @@ proptest! {
             Route::Delegation,
             Route::Revocations,
             Route::Info,
+            Route::Agents,
         ] {
             prop_assert!(!route.allows(roles) || route.allows(roles.with(role)));
         }
