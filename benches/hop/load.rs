@@ -4,6 +4,7 @@
 use anyhow::{Result, bail, ensure};
 use serde_json::json;
 use std::{
+    collections::BTreeMap,
     net::SocketAddr,
     time::{Duration, Instant},
 };
@@ -21,6 +22,10 @@ const UNARY_TOKENS: u32 = 48;
 const REQUEST_BYTES: usize = 1024;
 /// Receive buffer of clients that don't read: what piles up shall pile up before it.
 const SMALL_BUFFER: u32 = 16 * 1024;
+/// Longest page.
+const PAGE_BYTES: u64 = 1 << 20;
+/// Different errors that are counted apart.
+const DIFFERENT_ERRORS: usize = 16;
 /// Longest that one answer may take before the run counts as failed.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -78,8 +83,8 @@ pub struct Outcome {
     pub first_us: Vec<u32>,
     /// Answers that were not 200 or broke off.
     pub errors: u64,
-    /// The first of them.
-    pub error: Option<String>,
+    /// Which, each as often as it came, up to [`DIFFERENT_ERRORS`].
+    pub failures: BTreeMap<String, u64>,
     /// Whole answers with those of the warm-up: what processor time is divided by.
     pub all_requests: u64,
     /// Length of the run.
@@ -109,7 +114,18 @@ impl Outcome {
     /// One more that was none.
     pub fn failed(&mut self, error: String) {
         self.errors += 1;
-        self.error.get_or_insert(error);
+        self.count(error, 1);
+    }
+    fn count(&mut self, error: String, times: u64) {
+        if self.failures.len() < DIFFERENT_ERRORS || self.failures.contains_key(&error) {
+            *self.failures.entry(error).or_default() += times;
+        }
+    }
+    /// What went wrong, to standard error.
+    pub fn tell_failures(&self, name: &str) {
+        for (error, times) in &self.failures {
+            eprintln!("{name}: {times} x {error}");
+        }
     }
     /// Adds another run of the same thing.
     pub fn add(&mut self, other: Self) {
@@ -117,7 +133,9 @@ impl Outcome {
         self.events += other.events;
         self.first_us.extend(other.first_us);
         self.errors += other.errors;
-        self.error = self.error.take().or(other.error);
+        for (error, times) in other.failures {
+            self.count(error, times);
+        }
         self.all_requests += other.all_requests;
         self.elapsed += other.elapsed;
     }
@@ -226,6 +244,16 @@ pub async fn ask(target: SocketAddr, connection: &mut Option<Connection>, reques
     };
     *connection = Some(open);
     Ok(one)
+}
+
+/// A small page, whole.
+pub async fn get(target: SocketAddr, path: &str) -> Result<String> {
+    let mut stream = TcpStream::connect(target).await?;
+    let request = format!("GET {path} HTTP/1.1\r\nhost: {target}\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut page = String::new();
+    stream.take(PAGE_BYTES).read_to_string(&mut page).await?;
+    Ok(page)
 }
 
 /// One keep-alive connection.

@@ -61,8 +61,8 @@ fn row(bench: &Bench, kind: Kind, clients: usize) -> Result<()> {
         mesh.cpu_s_per(10_000.0),
         mesh.cpu_s_per(10_000.0) / floor.cpu_s_per(10_000.0),
     );
-    for error in [floor.outcome.error, mesh.outcome.error].into_iter().flatten() {
-        eprintln!("{kind:?}, {clients} clients: {error}");
+    for (name, sum) in [("floor", floor), ("mesh", mesh)] {
+        sum.outcome.tell_failures(&format!("{name}, {kind:?}, {clients} clients"));
     }
     Ok(())
 }

@@ -49,9 +49,7 @@ pub fn run(kinds: &[Kind], extent: &Extent) -> Result<()> {
                 cpu / sum.cpu_s_per(1e6),
                 sum.outcome.errors
             );
-            if let Some(error) = &sum.outcome.error {
-                eprintln!("{}: {error}", balancer.name);
-            }
+            sum.outcome.tell_failures(balancer.name);
         }
     }
     Ok(())

@@ -1,7 +1,10 @@
 //! The choice of the engine: requests that come by chance, engines that differ, and the time to the first token.
 //!
 //! All balancers run at once, each with engines of its own and the same arrivals, so that what else the machine does
-//! strikes all alike. The engines' pace is set by timers: together they use a small part of the machine.
+//! strikes all alike. The engines' pace is set by timers: together they use a small part of the machine. Beside them
+//! stands the ideal queue for the same arrivals, reckoned: what is above it is what a choice, a hop or the machine costs.
+
+mod ideal;
 
 use crate::{
     Extent,
@@ -9,7 +12,7 @@ use crate::{
     load::{self, Connection, Outcome},
     mesh::Engine,
 };
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use rand::{RngExt as _, SeedableRng as _, rngs::SmallRng};
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -19,8 +22,12 @@ use tokio::task::JoinSet;
 
 /// Tokens of each answer.
 pub const TOKENS: u32 = 60;
-/// Requests a second.
-const RATE: f64 = 20.0;
+/// Requests a second at which engines fill up.
+pub const BUSY: f64 = 20.0;
+/// The same where each finds all of them idle: what is left is the way there and back.
+pub const LIGHT: f64 = 2.0;
+/// A first token later than this was waited for: no way there and back takes so long, on a machine that does little else.
+const WAITED_MS: f64 = 50.0;
 /// Longest that one answer may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -32,9 +39,11 @@ pub const UNEQUAL: [Speed; 3] = [(8, 100), (8, 50), (4, 100)];
 /// Equal but for one that has become slow.
 pub const ONE_SLOW: [Speed; 3] = [(8, 100), (8, 100), (8, 25)];
 
-/// Measures all kinds and prints the table.
-pub fn run(kinds: &[Kind], speeds: &[Speed], extent: &Extent) -> Result<()> {
+/// Measures all kinds at `rate` requests a second and prints the table.
+pub fn run(kinds: &[Kind], speeds: &[Speed], rate: f64, extent: &Extent) -> Result<()> {
     let mut seen: Vec<Outcome> = kinds.iter().map(|_| Outcome::default()).collect();
+    let mut taken = vec![vec![0; speeds.len()]; kinds.len()];
+    let mut ideal = Vec::new();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     for seed in 0..extent.seeds {
         // Fresh for each seed: none lives on what it has learned.
@@ -45,12 +54,24 @@ pub fn run(kinds: &[Kind], speeds: &[Speed], extent: &Extent) -> Result<()> {
             balancers.push(Arc::new(kind.start(&backends)?));
             engines.push(backends);
         }
-        let arrivals: Arc<[Duration]> = arrivals(seed, extent.requests).into();
+        let arrivals: Arc<[Duration]> = arrivals(seed, rate, extent.requests).into();
+        ideal.extend(ideal::waits(speeds, &arrivals).into_iter().map(|wait| wait.as_secs_f64() * 1e3));
         runtime.block_on(async {
+            // What each has been asked before by the balancer itself.
+            for (taken, engines) in taken.iter_mut().zip(&engines) {
+                for (taken, backend) in taken.iter_mut().zip(engines) {
+                    *taken -= finished(&backend.engine).await?;
+                }
+            }
             let running =
                 balancers.iter().map(|balancer| tokio::spawn(offer(balancer.clone(), arrivals.clone(), seed)));
             for (task, seen) in running.collect::<Vec<_>>().into_iter().zip(&mut seen) {
                 seen.add(task.await?);
+            }
+            for (taken, engines) in taken.iter_mut().zip(&engines) {
+                for (taken, backend) in taken.iter_mut().zip(engines) {
+                    *taken += finished(&backend.engine).await?;
+                }
             }
             anyhow::Ok(())
         })?;
@@ -58,27 +79,37 @@ pub fn run(kinds: &[Kind], speeds: &[Speed], extent: &Extent) -> Result<()> {
     let ours = seen.last().map(|seen| (mean_ms(seen), seen.first_ms(0.99)));
     let (mean, p99) = ours.unwrap_or((f64::NAN, f64::NAN));
     println!(
-        "Poisson arrivals, {RATE} requests/s, {} requests to each, {} seeds. Milliseconds to the first token.\n",
+        "Poisson arrivals, {rate} requests/s, {} requests to each, {} seeds. Milliseconds to the first token.\n",
         extent.requests * extent.seeds as usize,
         extent.seeds
     );
     println!(
-        "| | mean | p50 | p99 | **dunlin's mean / its** | **dunlin's p99 / its** | failed |\n|---|---|---|---|---|---|---|"
+        "| | mean | p50 | p99 | later than {WAITED_MS} ms | **dunlin's mean / its** | **dunlin's p99 / its** | to each engine | failed |\n\
+         |---|---|---|---|---|---|---|---|---|"
     );
-    for (kind, seen) in kinds.iter().zip(&seen) {
+    ideal.sort_by(f64::total_cmp);
+    let ideal_mean = ideal.iter().sum::<f64>() / ideal.len() as f64;
+    let ideal_p99 = ideal.get(ideal.len() * 99 / 100).copied().unwrap_or(f64::NAN);
+    println!(
+        "| the ideal queue, reckoned | {ideal_mean:.1} | 0 | {ideal_p99:.0} | {:.1} % | {:.2} | {:.2} | | |",
+        share_later(ideal.iter().copied()),
+        mean / ideal_mean,
+        p99 / ideal_p99,
+    );
+    for ((kind, seen), taken) in kinds.iter().zip(&seen).zip(&taken) {
         println!(
-            "| {} | {:.0} | {:.0} | {:.0} | {:.2} | {:.2} | {} |",
+            "| {} | {:.1} | {:.1} | {:.0} | {:.1} % | {:.2} | {:.2} | {} | {} |",
             kind.name,
             mean_ms(seen),
             seen.first_ms(0.5),
             seen.first_ms(0.99),
+            share_later(seen.first_us.iter().map(|&us| f64::from(us) / 1e3)),
             mean / mean_ms(seen),
             p99 / seen.first_ms(0.99),
+            shares(taken),
             seen.errors
         );
-        if let Some(error) = &seen.error {
-            eprintln!("{}: {error}", kind.name);
-        }
+        seen.tell_failures(kind.name);
     }
     Ok(())
 }
@@ -88,18 +119,39 @@ fn mean_ms(seen: &Outcome) -> f64 {
     seen.first_us.iter().map(|&us| f64::from(us)).sum::<f64>() / seen.first_us.len() as f64 / 1000.0
 }
 
+/// Percent of them later than [`WAITED_MS`].
+fn share_later(ms: impl ExactSizeIterator<Item = f64>) -> f64 {
+    let all = ms.len() as f64;
+    ms.filter(|&ms| ms > WAITED_MS).count() as f64 / all * 100.0
+}
+
+/// How the requests were shared out, percent.
+fn shares(taken: &[i64]) -> String {
+    let all = taken.iter().sum::<i64>().max(1) as f64;
+    let shares: Vec<_> = taken.iter().map(|&one| format!("{:.0}", one as f64 / all * 100.0)).collect();
+    shares.join(" / ")
+}
+
+/// Answers that an engine has given so far, by its own count.
+async fn finished(engine: &Engine) -> Result<i64> {
+    let page = load::get(engine.at, "/metrics").await?;
+    let counts = page.lines().filter(|line| line.starts_with("vllm:request_success_total"));
+    let counts: Option<Vec<f64>> = counts.map(|line| line.rsplit_once(' ')?.1.parse().ok()).collect();
+    Ok(counts.context("the engine counts no answers")?.iter().sum::<f64>() as i64)
+}
+
 fn start(speeds: &[Speed]) -> Result<Vec<Backend>> {
     let start = |&(slots, pace): &Speed| Ok(Backend { engine: Engine::with_slots(MODEL, pace, slots)?, slots });
     speeds.iter().map(start).collect()
 }
 
 /// When requests come, from the start.
-fn arrivals(seed: u64, count: usize) -> Vec<Duration> {
+fn arrivals(seed: u64, rate: f64, count: usize) -> Vec<Duration> {
     let mut rng = SmallRng::seed_from_u64(seed);
     let mut at = Duration::ZERO;
     let mut next = || {
         // Inverse of the exponential distribution's function.
-        at += Duration::from_secs_f64(-(1.0 - rng.random::<f64>()).ln() / RATE);
+        at += Duration::from_secs_f64(-(1.0 - rng.random::<f64>()).ln() / rate);
         at
     };
     (0..count).map(|_| next()).collect()

@@ -3,7 +3,7 @@
 # costs to go through it. Prints Markdown. About half an hour; DUNLIN_BENCH_QUICK=1 for rough numbers in minutes.
 # Installs the two routers from PyPI into a folder of their own, haproxy and nginx from Debian when run as root there;
 # what can't be installed is left out.
-# Usage: examples/bench/peers.sh [routing,slow,path]
+# Usage: examples/bench/peers.sh [routing,slow,light,path]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
