@@ -2,8 +2,9 @@
 //!
 //! `examples/bench/peers.sh` installs what can be installed and calls this. Prints Markdown. In the environment:
 //! `DUNLIN_PEERS_PATH` folders in which the others are looked for, before `PATH`; `DUNLIN_PEERS_ONLY=routing,slow,light,path`
-//! for some parts, `DUNLIN_PEERS_KINDS=dunlin,haproxy` for those whose names begin so; `DUNLIN_BENCH_QUICK=1` for rough numbers within minutes; `DUNLIN_BENCH_VERBOSE=1` for the processes'
-//! own output.
+//! for some parts; `DUNLIN_PEERS_KINDS=dunlin,haproxy` for those whose names begin so; `DUNLIN_PEERS_OTHER` a second Dunlin
+//! executable to measure beside this build's; `DUNLIN_BENCH_QUICK=1` for rough numbers within minutes;
+//! `DUNLIN_BENCH_VERBOSE=1` for the processes' own output.
 #![allow(missing_docs, unreachable_pub, clippy::print_stdout, clippy::print_stderr)]
 #![allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
 

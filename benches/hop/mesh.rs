@@ -14,7 +14,7 @@ use std::{
 };
 
 /// The executable under test, built in release with this bench.
-const DUNLIN: &str = env!("CARGO_BIN_EXE_dunlin");
+pub const DUNLIN: &str = env!("CARGO_BIN_EXE_dunlin");
 /// Model that the engine answers without a pause.
 pub const FAST: &str = "fast";
 /// Model that streams slowly, for streams that stay open.
@@ -22,8 +22,8 @@ pub const SLOW: &str = "slow";
 /// Longest wait for a model to be served.
 const SERVED: Duration = Duration::from_secs(30);
 
-fn dunlin(home: &Path) -> Command {
-    let mut command = Command::new(DUNLIN);
+fn dunlin(executable: &Path, home: &Path) -> Command {
+    let mut command = Command::new(executable);
     command.env("DUNLIN_HOME", home).env("RUST_LOG", std::env::var("RUST_LOG").unwrap_or_else(|_| "warn".into()));
     command
 }
@@ -64,6 +64,7 @@ impl Engine {
 /// A proxy that made the mesh, and agents that joined it.
 pub struct Mesh {
     folder: Folder,
+    executable: PathBuf,
     pub proxy: Child,
     pub at: SocketAddr,
     pub key: String,
@@ -73,7 +74,13 @@ pub struct Mesh {
 impl Mesh {
     /// Makes the mesh and starts its proxy.
     pub fn start() -> Result<Self> {
+        Self::start_with(DUNLIN.into())
+    }
+
+    /// The same with another executable.
+    pub fn start_with(executable: PathBuf) -> Result<Self> {
         let folder = Folder::new()?;
+        let dunlin = |home: &Path| dunlin(&executable, home);
         let home = folder.0.join("proxy");
         answer(dunlin(&home).args(["mesh", "create", "--name", "proxy"]))?;
         let key = answer(dunlin(&home).args(["keys", "create", "--name", "bench"]))?;
@@ -82,7 +89,7 @@ impl Mesh {
         command.args(["proxy", "--http", &at.to_string(), "--no-mdns", "--listen", "/ip4/127.0.0.1/tcp/0"]);
         let mut proxy = Child::start("dunlin proxy", &mut command)?;
         proxy.listens(at)?;
-        Ok(Self { folder, proxy, at, key, agents: 0 })
+        Ok(Self { folder, executable, proxy, at, key, agents: 0 })
     }
 
     fn proxy_home(&self) -> PathBuf {
@@ -93,6 +100,7 @@ impl Mesh {
     pub fn agent(&mut self, engines: &[&Engine]) -> Result<Child> {
         self.agents += 1;
         let home = self.folder.0.join(format!("agent-{}", self.agents));
+        let dunlin = |home: &Path| dunlin(&self.executable, home);
         let token = answer(dunlin(&self.proxy_home()).args(["invite", "--role", "agent"]))?;
         answer(dunlin(&home).args(["join", &token]))?;
         let mut command = dunlin(&home);

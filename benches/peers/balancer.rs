@@ -4,7 +4,7 @@
 use crate::{
     child::{Child, free_address},
     folder::Folder,
-    mesh::{Engine, Mesh},
+    mesh::{self, Engine, Mesh},
 };
 use anyhow::Result;
 use std::{
@@ -71,7 +71,10 @@ pub fn installed() -> Vec<Kind> {
             None => eprintln!("{program} is not installed here: left out"),
         }
     }
-    kinds.push(Kind { name: "dunlin", how: How::Dunlin, program: PathBuf::new() });
+    if let Some(other) = env::var_os("DUNLIN_PEERS_OTHER") {
+        kinds.push(Kind { name: "dunlin, another build", how: How::Dunlin, program: other.into() });
+    }
+    kinds.push(Kind { name: "dunlin", how: How::Dunlin, program: mesh::DUNLIN.into() });
     kinds
 }
 
@@ -110,7 +113,7 @@ impl Kind {
     }
 
     fn dunlin(&self, backends: &[Backend], files: Folder) -> Result<Balancer> {
-        let mut mesh = Mesh::start()?;
+        let mut mesh = Mesh::start_with(self.program.clone())?;
         let processes = backends.iter().map(|backend| mesh.agent(&[&backend.engine])).collect::<Result<Vec<_>>>()?;
         mesh.serves(MODEL)?;
         mesh.ready_replicas(backends.len())?;

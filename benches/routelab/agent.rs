@@ -35,6 +35,8 @@ pub struct Agent {
     replica: ReplicaId,
     admission: Admission,
     waiting: HashMap<Id, Ticket>,
+    /// KiB of the prompts in flight.
+    kib: HashMap<Id, u32>,
     /// Requests in the engine; ordered, so that a run is the same every time.
     meters: BTreeMap<Id, (Meter, bool)>,
     counters: Arc<Counters>,
@@ -48,6 +50,7 @@ impl Agent {
             replica,
             admission: Admission::new(slots),
             waiting: HashMap::new(),
+            kib: HashMap::new(),
             meters: BTreeMap::new(),
             counters: Arc::default(),
             due: Due::default(),
@@ -57,6 +60,7 @@ impl Agent {
 
     /// A request comes in.
     pub fn enter(&mut self, id: Id, line: InLine) -> Entry {
+        self.kib.insert(id, line.kib);
         match self.admission.ask(line) {
             Decision::Admitted => Entry::Admitted,
             Decision::Refused(_) => Entry::Refused,
@@ -97,12 +101,22 @@ impl Agent {
         }
     }
 
-    /// Its last token has come. Returns who has its slot now.
-    pub fn last(&mut self, id: Id, now: Instant) -> Option<Id> {
+    /// Its last token has come.
+    pub fn last(&mut self, id: Id, now: Instant) {
         if let Some((mut meter, _)) = self.meters.remove(&id) {
             meter.finish(now);
         }
-        let called = self.admission.leave()?;
+        self.admission.leave(self.kib.remove(&id).unwrap_or(0));
+    }
+
+    /// It reads what its engine says.
+    pub fn read(&mut self, engine: &Engine) {
+        self.admission.learn(Some(&says(engine)));
+    }
+
+    /// Somebody who waited and has a slot now.
+    pub fn call(&mut self) -> Option<Id> {
+        let called = self.admission.call()?;
         self.called(called)
     }
 
@@ -117,7 +131,6 @@ impl Agent {
     /// What it says now.
     pub fn load(&mut self, engine: &Engine) -> LoadReport {
         self.seq += 1;
-        let (running, waiting) = engine.counts();
         LoadReport {
             replica: self.replica,
             version: Version { epoch: 1, seq: self.seq },
@@ -127,12 +140,7 @@ impl Agent {
             draining: false,
             flavor: 0,
             measured: self.counters.measured(),
-            engine: Some(EngineLoad {
-                running: Some(running),
-                waiting: Some(waiting),
-                kv_used_permille: Some(engine.kv_permille()),
-                ..EngineLoad::default()
-            }),
+            engine: Some(says(engine)),
         }
     }
 
@@ -144,5 +152,16 @@ impl Agent {
     /// Whether `report` goes out.
     pub fn reports(&mut self, report: &LoadReport, now: Instant) -> bool {
         self.due.take(report, now)
+    }
+}
+
+/// An engine's own numbers.
+fn says(engine: &Engine) -> EngineLoad {
+    let (running, waiting) = engine.counts();
+    EngineLoad {
+        running: Some(running),
+        waiting: Some(waiting),
+        kv_used_permille: Some(engine.kv_permille()),
+        ..EngineLoad::default()
     }
 }

@@ -28,6 +28,8 @@ pub enum Event {
     LastAtProxy(Id, Option<Arc<LoadReport>>),
     /// An agent looks at its engine; counts only when nothing has been reported since it was planned.
     Tick { engine: usize, plan: u64 },
+    /// An agent reads its engine's metrics.
+    Reads { engine: usize },
     /// A load report reaches a proxy.
     Report { proxy: usize, engine: usize, report: Arc<LoadReport> },
     /// An engine that hung goes on.

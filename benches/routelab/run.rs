@@ -33,6 +33,8 @@ pub use super::policy::Policy;
 
 /// Between two looks of a proxy at those who wait, as in its pool.
 const LOOK: Micros = 10_000;
+/// Between two readings of an engine's metrics, as its agent makes them.
+const READ: Micros = 100_000;
 
 /// What is known of a request under way.
 struct Way {
@@ -117,6 +119,7 @@ impl<'a> World<'a> {
             if self.policy == Policy::Ours {
                 let first = between(0, micros(INTERVAL), &mut self.rng);
                 self.events.at(first, Event::Tick { engine, plan: 0 });
+                self.events.at(first, Event::Reads { engine });
             }
         }
         while self.open > 0
@@ -165,6 +168,11 @@ impl<'a> World<'a> {
             Event::FirstAtProxy(id, load) => self.first_at_proxy(id, load),
             Event::LastAtProxy(id, load) => self.last_at_proxy(id, load),
             Event::Tick { engine, plan } => self.tick(engine, plan),
+            Event::Reads { engine } => {
+                self.agents[engine].read(&self.engines[engine]);
+                self.call(engine);
+                self.events.at(self.now + READ, Event::Reads { engine });
+            }
             Event::Report { proxy, engine, report } => {
                 let now = self.instant();
                 self.proxies[proxy].hear(engine, report, now);
@@ -319,7 +327,8 @@ impl<'a> World<'a> {
         }
         let grant = self.ways[id].grant.as_ref();
         let (waited, patience) = grant.map_or((Duration::ZERO, LONGEST_WAIT), |grant| (grant.waited, grant.patience));
-        let line = InLine { since: self.instant() - waited, patience };
+        let kib = self.ways[id].grant.as_ref().map_or(0, |grant| grant.kib);
+        let line = InLine { since: self.instant() - waited, patience, kib };
         let entry = self.agents[engine].enter(id, line);
         if matches!(entry, Entry::Waits | Entry::WaitsInsteadOf(_)) {
             self.tries[id] += 1;
@@ -353,14 +362,19 @@ impl<'a> World<'a> {
         }
     }
 
+    /// Those who wait at the agent and have a slot now.
+    fn call(&mut self, engine: usize) {
+        while let Some(next) = self.agents[engine].call() {
+            self.submit(next);
+        }
+    }
+
     fn last(&mut self, id: Id) {
         let (engine, now) = (self.ways[id].engine, self.instant());
         self.engines[engine].end(&self.requests[id]);
-        let called = self.agents[engine].last(id, now);
+        self.agents[engine].last(id, now);
         self.start(engine);
-        if let Some(next) = called.filter(|_| self.policy == Policy::Ours) {
-            self.submit(next);
-        }
+        self.call(engine);
         self.moved(engine);
         let load = self.load_on_answer(engine);
         self.events.at(self.now + self.scenario.engines[engine].way, Event::LastAtProxy(id, load));

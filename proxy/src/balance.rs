@@ -30,6 +30,8 @@ use std::{
 
 /// Waiting requests that are looked at when the first in line can't use a free slot or had better wait for another.
 const LOOK_AHEAD: usize = 8;
+/// From so many who wait for a model on, one is sent ahead to a far replica that is full still.
+const LONG_LINE: usize = 3;
 /// Replicas remembered before those that have nothing to remember are dropped.
 const RECORDS: usize = 8192;
 /// Models with a turn of their own; when there are more, all start over.
@@ -358,6 +360,8 @@ impl<W> Balancer<W> {
         }
         match best.room {
             Room::Free => {}
+            // The slot of one that is near may be free sooner; with many in line there is work for both.
+            Room::Maybe if best.soon && self.line.waiting_for(&want.model) < LONG_LINE => return Found::Nothing,
             Room::Maybe if asker.first && self.may_try_again(now) => self.tried_again = Some(now),
             Room::Maybe | Room::Full => return Found::Nothing,
         }

@@ -37,9 +37,12 @@ pub struct Config {
     pub buffered: usize,
     /// Clients connected at once. Fewer where the process may not open twice as many files.
     pub connections: usize,
-    /// How long a client may take to send a request's head; also how long a connection may idle between requests.
-    /// Longer than the 60 s after which common load balancers close idle connections, so that they close first.
+    /// How long a client may take to send a request's head once that has begun.
     pub head: Duration,
+    /// How long a connection may idle between requests. Longer than what balancers and clients keep idle connections for
+    /// (nginx 60 s, Go 90 s, Google's load balancers 600 s), so that they close first: a request that is sent in the moment
+    /// in which its connection is closed is lost.
+    pub idle: Duration,
     /// How long a client that has just connected may take to its first request's head. Short, since whoever can connect
     /// could take all connections by saying nothing.
     pub first_head: Duration,
@@ -70,6 +73,7 @@ impl Default for Config {
             buffered: 512 << 20,
             connections: 8192,
             head: Duration::from_secs(65),
+            idle: Duration::from_secs(620),
             first_head: Duration::from_secs(10),
             body_pause: Duration::from_secs(20),
             stalled: Duration::from_secs(30),

@@ -280,6 +280,8 @@ pub struct Ranked {
     pub room: Room,
     /// Expected time to the first token, microseconds; with a share of what the answer keeps others waiting.
     pub cost: f64,
+    /// It is full, but for what will have ended by the time that a request gets there.
+    pub soon: bool,
     /// Whether requests go there in the normal course.
     pub in_rotation: bool,
     /// KiB of the prompt that are new to it.
@@ -307,6 +309,7 @@ pub fn rank(candidates: &[Candidate], ask: &Ask<'_>, now: Instant, rng: &mut imp
         replica: one.replica,
         step: one.step(step),
         room: one.room,
+        soon: one.soon,
         cost: one.cost,
         in_rotation: one.tier.in_rotation(),
         new_kib: one.new_kib,

@@ -1,7 +1,7 @@
 //! The shell around [`Admission`]: requests wait here for their ticket, and a [`Pass`] gives its slot back when dropped.
 
 use super::{Admission, Decision, InLine, Ticket};
-use dunlin_protocol::hop::Fault;
+use dunlin_protocol::{hop::Fault, load::EngineLoad};
 use std::{
     collections::{HashMap, HashSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -51,7 +51,7 @@ impl Gate {
                 Decision::Admitted => {
                     drop(inner);
                     self.moved.notify_waiters();
-                    return Ok(Pass(Arc::clone(self)));
+                    return Ok(Pass { gate: Arc::clone(self), kib: line.kib });
                 }
                 Decision::Refused(fault) => return Err(fault),
                 Decision::Wait(ticket) => (ticket, inner.expect(ticket)),
@@ -64,23 +64,29 @@ impl Gate {
             }
         };
         // The caller may hang up while it waits: this drop guard then does the same as the time-out.
-        let waiting = Waiting { gate: self, ticket, done: false };
+        let waiting = Waiting { gate: self, ticket, kib: line.kib, done: false };
         match tokio::time::timeout(line.patience, called).await {
             Ok(Ok(())) => Ok(waiting.take_pass()),
             _ => Err(Fault::Full),
         }
     }
 
-    fn leave(&self) {
-        self.lock().leave();
+    fn leave(&self, kib: u32) {
+        self.lock().leave(kib);
         self.moved.notify_waiters();
     }
 
     pub(crate) fn resize(&self, slots: u16) {
         let mut inner = self.lock();
-        while let Some(ticket) = inner.admission.resize(slots) {
-            inner.call(ticket);
-        }
+        inner.admission.resize(slots);
+        inner.call_all();
+    }
+
+    /// What the engine says of itself now.
+    pub(crate) fn learn(&self, engine: Option<&EngineLoad>) {
+        let mut inner = self.lock();
+        inner.admission.learn(engine);
+        inner.call_all();
     }
 
     pub(crate) fn drain(&self) {
@@ -123,40 +129,44 @@ impl Inner {
         called
     }
 
-    fn call(&mut self, ticket: Ticket) {
-        let heard = self.calls.remove(&ticket).is_some_and(|call| call.send(()).is_ok());
-        if !heard {
-            self.leave();
-        }
+    fn leave(&mut self, kib: u32) {
+        self.admission.leave(kib);
+        self.call_all();
     }
 
-    fn leave(&mut self) {
-        if let Some(next) = self.admission.leave() {
-            self.call(next);
+    /// Calls all that have a slot now.
+    fn call_all(&mut self) {
+        while let Some(ticket) = self.admission.call() {
+            // Whose time is up in this moment gives the slot back itself: see `Waiting`.
+            let _ = self.calls.remove(&ticket).map(|call| call.send(()));
         }
     }
 }
 
 /// A slot of the engine. Dropping it gives the slot to the next.
 #[derive(Debug)]
-pub(crate) struct Pass(Arc<Gate>);
+pub(crate) struct Pass {
+    gate: Arc<Gate>,
+    kib: u32,
+}
 
 impl Drop for Pass {
     fn drop(&mut self) {
-        self.0.leave();
+        self.gate.leave(self.kib);
     }
 }
 
 struct Waiting<'a> {
     gate: &'a Arc<Gate>,
     ticket: Ticket,
+    kib: u32,
     done: bool,
 }
 
 impl Waiting<'_> {
     fn take_pass(mut self) -> Pass {
         self.done = true;
-        Pass(Arc::clone(self.gate))
+        Pass { gate: Arc::clone(self.gate), kib: self.kib }
     }
 }
 
@@ -172,7 +182,7 @@ impl Drop for Waiting<'_> {
         }
         // Called in the same moment in which it gave up: the slot goes on to the next.
         if !inner.admission.give_up(self.ticket) {
-            inner.leave();
+            inner.leave(self.kib);
         }
     }
 }
@@ -184,7 +194,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     fn now() -> InLine {
-        InLine { since: Instant::now(), patience: LONGEST_WAIT }
+        InLine { since: Instant::now(), patience: LONGEST_WAIT, kib: 0 }
     }
 
     #[tokio::test(start_paused = true)]

@@ -50,6 +50,7 @@ pub(crate) async fn poll(replica: Arc<Replica>, client: Client) {
             Some(_) => Outcome::Busy,
             None => Outcome::Failed,
         };
+        replica.gate.learn(load.as_ref());
         let pause = pace.after(outcome, now - started);
         if let Some(load) = load
             && replica.view().url.as_ref() == Some(url)

@@ -112,7 +112,7 @@ async fn forward(service: &Arc<Service>, replica: &Arc<Replica>, request: Reques
     head.uri = url.join(path).map_err(|error| Refusal::Unreachable(error.into()))?;
     head.version = Version::HTTP_11;
     let measured = if takes_slot { measured(&head.headers) } else { counters::Request::default() };
-    let line = in_line(&head.headers);
+    let line = in_line(&head.headers, measured.kib);
     headers::strip_request(&mut head.headers);
     // Extensions carry the caller, which is none of the engine's business.
     head.extensions.clear();
@@ -141,12 +141,12 @@ fn measured(headers: &HeaderMap) -> counters::Request {
 }
 
 /// Where it stands among those who wait for a slot.
-fn in_line(headers: &HeaderMap) -> InLine {
+fn in_line(headers: &HeaderMap, kib: u32) -> InLine {
     let (waited, patience) = numbers(headers, LINE);
     let ms = |ms: u32| Duration::from_millis(ms.into());
     let since = Instant::now().checked_sub(waited.map_or(Duration::ZERO, ms));
     let patience = patience.map_or(LONGEST_WAIT, ms).min(LONGEST_WAIT);
-    InLine { since: since.unwrap_or_else(Instant::now), patience }
+    InLine { since: since.unwrap_or_else(Instant::now), patience, kib }
 }
 
 /// One or two numbers, with a space between.

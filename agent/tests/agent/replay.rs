@@ -12,9 +12,11 @@ use tokio::{net::TcpListener, task::JoinHandle};
 /// One answer: `curl -i` of it, or a body alone.
 #[derive(Clone)]
 pub(crate) struct Page {
-    status: u16,
+    pub(crate) status: u16,
     headers: Vec<(String, String)>,
-    body: Vec<u8>,
+    pub(crate) body: Vec<u8>,
+    /// The path that a capture was asked at.
+    pub(crate) asked: Option<String>,
 }
 
 impl Page {
@@ -23,7 +25,9 @@ impl Page {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name);
         let text = std::fs::read_to_string(path).unwrap();
         let Some(captured) = text.strip_prefix("# curl ") else { return Self::body(text) };
-        let (_, answer) = captured.split_once('\n').unwrap();
+        let (request, answer) = captured.split_once('\n').unwrap();
+        let url = request.split(' ').next().unwrap().trim_start_matches("http://");
+        let asked = url.find('/').map(|at| url[at..].to_owned());
         let (head, body) = answer.split_once("\r\n\r\n").or_else(|| answer.split_once("\n\n")).unwrap();
         let mut lines = head.lines();
         let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
@@ -31,11 +35,11 @@ impl Page {
         let headers = lines.filter_map(|line| line.split_once(": "));
         let headers = headers.map(|(name, value)| (name.to_lowercase(), value.to_owned()));
         let headers = headers.filter(|(name, _)| !framing.contains(&name.as_str())).collect();
-        Self { status, headers, body: body.into() }
+        Self { status, headers, body: body.into(), asked }
     }
 
     pub(crate) fn body(body: impl Into<Vec<u8>>) -> Self {
-        Self { status: 200, headers: Vec::new(), body: body.into() }
+        Self { status: 200, headers: Vec::new(), body: body.into(), asked: None }
     }
 
     pub(crate) fn status(status: u16) -> Self {
@@ -105,7 +109,7 @@ async fn answer(State(shown): State<Pages>, method: Method, uri: Uri) -> Respons
         *shown.asked.entry(uri.path().to_owned()).or_default() += 1;
         shown.pages.get(uri.path()).cloned()
     };
-    let missing = Page { status: 404, headers: Vec::new(), body: br#"{"detail":"Not Found"}"#.to_vec() };
+    let missing = Page { status: 404, ..Page::body(r#"{"detail":"Not Found"}"#) };
     // A stand-in completes nothing, and says so in the way of an engine that can't.
     let page = page.unwrap_or(if method == Method::POST { Page::status(501) } else { missing });
     let mut response = Response::builder().status(StatusCode::from_u16(page.status).unwrap());

@@ -2,7 +2,7 @@
 
 use crate::{
     replay::{Page, Replay},
-    support::{eventually, start},
+    support::{eventually, start, whole},
 };
 use dunlin_agent::{EngineConfig, EngineStatus, Source};
 use dunlin_protocol::load::EngineLoad;
@@ -203,5 +203,35 @@ async fn metrics_may_lie_at_another_port_and_path() {
     running.ready(0).await;
     eventually("read", || running.engine(0).engine.is_some()).await;
     assert_eq!(running.engine(0).engine, Some(EngineLoad { kv_used_permille: Some(250), ..load(3, 1) }));
+    running.stop().await;
+}
+
+/// Streams, whole answers and errors of each kind, as they were captured: the agent changes nothing, whatever it watches.
+#[tokio::test]
+async fn what_real_engines_answer_passes_to_the_letter() {
+    let engine = Replay::start(&[("/v1/models", crate::replay::models("somebody", ["m"]))]).await;
+    let running = start(vec![EngineConfig::new(Source::Attach(engine.url().parse().unwrap()))]).await;
+    running.ready(0).await;
+    let mut seen = 0;
+    for kind in ["llamacpp", "sglang", "vllm", "vllm_whisper", "whisper"] {
+        let folder = format!("{}/tests/data/{kind}", env!("CARGO_MANIFEST_DIR"));
+        let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().file_name()).collect();
+        files.sort();
+        for file in files {
+            let name = format!("{kind}/{}", file.display());
+            let captured = Page::of(&name);
+            let Some(path) = captured.asked.as_deref().filter(|path| path.starts_with("/v1/") && *path != "/v1/models")
+            else {
+                continue;
+            };
+            engine.show(path, captured.clone());
+            let request = running.request(0, "m", path, &serde_json::json!({"model": "m"}));
+            let answer = whole(running.send(request).await.unwrap()).await;
+            assert_eq!(answer.status.as_u16(), captured.status, "{name}");
+            assert_eq!(answer.body.as_bytes(), captured.body, "{name}");
+            seen += 1;
+        }
+    }
+    assert!(seen >= 45, "{seen} answers");
     running.stop().await;
 }

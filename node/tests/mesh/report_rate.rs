@@ -96,7 +96,10 @@ async fn a_proxy_tells_agents_within_seconds_how_many_they_are() {
         mesh.first.handle.directory().apply(one_more(), Instant::now());
     }
     tokio::time::sleep(Duration::from_secs(3)).await;
-    assert!(agent.handle.directory().read(|known| known.agents()) < MANY / 2, "it was to know no other agent by itself");
+    assert!(
+        agent.handle.directory().read(|known| known.agents()) < MANY / 2,
+        "it was to know no other agent by itself"
+    );
     let time = Duration::from_secs(3);
     let seldom = reports_within(time, &agent, &mesh.first).await;
     let most = usize::try_from(time.as_millis() / report_interval(MANY).as_millis()).unwrap() + 2;

@@ -142,3 +142,30 @@ fn a_proxy_that_starts_sees_at_once_how_much_comes_from_others() {
     balancer.fill_own(&ModelId::new("m").unwrap(), &mut pool, now);
     assert!(balancer.others > 0.75, "{}", balancer.others);
 }
+
+/// Its slots would be idle for a round trip each time; but with a short line, a near one is free sooner.
+#[test]
+fn a_long_line_sends_one_ahead_to_a_far_replica_whose_slot_will_be_free() {
+    let now = Instant::now();
+    let full = |rtt_ms| {
+        let (mut balancer, mut pool) = (balancer(), pool(1, now));
+        pool[0].rtt = Some(Duration::from_millis(rtt_ms));
+        (0..8).for_each(|_| drop(grant(&mut balancer, &want(b"x", true), &mut pool, now)));
+        (balancer, pool)
+    };
+    let model = ModelId::new("m").unwrap();
+    let sent = |rtt_ms, line| {
+        let (mut balancer, mut pool) = full(rtt_ms);
+        for _ in 0..line {
+            let waits = balancer.arrive(&want(b"x", true), &mut Ticket::default(), &mut pool, now, || 0);
+            assert!(matches!(waits, Ok(Arrival::Waits(_))), "{waits:?}");
+        }
+        let later = now + TRY_AGAIN * 2;
+        let first = balancer.next_grant(&model, &mut pool, later).is_some();
+        (first, balancer.next_grant(&model, &mut pool, later + TRY_AGAIN * 2).is_some())
+    };
+    // Eight slots of half a second each: one becomes free within 80 ms, and one waits at the agent.
+    assert_eq!(sent(80, LONG_LINE), (true, false));
+    assert_eq!(sent(80, LONG_LINE - 1), (false, false));
+    assert_eq!(sent(2, LONG_LINE), (false, false), "a near one is sent to when it is free");
+}

@@ -1,6 +1,7 @@
 //! Accepting clients: how many, how long each may take, and the end.
 
 mod bare;
+mod heads;
 mod seldom;
 mod unread;
 
@@ -8,6 +9,7 @@ use super::{Door, answer::Body};
 use crate::{config::Config, files};
 use bare::Bare;
 use dunlin_node::hop::stall;
+use heads::{Answered, Heads, Requests};
 use http::{Request, Response};
 use hyper::{
     body::Incoming,
@@ -22,10 +24,7 @@ use std::{
     future, io,
     net::IpAddr,
     pin::pin,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
 use tokio::{
@@ -63,6 +62,7 @@ pub(crate) struct Server {
     connections: Arc<Semaphore>,
     first_head: Duration,
     head: Duration,
+    idle: Duration,
     stalled: Duration,
     drain: Duration,
 }
@@ -71,9 +71,9 @@ impl Server {
     /// Serves `door` on `listener`.
     pub(crate) fn new(listener: TcpListener, door: Arc<Door>, config: &Config) -> Self {
         let connections = Arc::new(Semaphore::new(files::make_room(config.connections).min(Semaphore::MAX_PERMITS)));
-        let Config { first_head, head, stalled, drain, .. } = *config;
+        let Config { first_head, head, idle, stalled, drain, .. } = *config;
         let first_head = first_head.min(head);
-        Self { listener, door, connections, first_head, head, stalled, drain }
+        Self { listener, door, connections, first_head, head, idle, stalled, drain }
     }
 
     /// Accepts until `shutdown`; then lets what is in flight finish, for a while.
@@ -127,10 +127,9 @@ impl Server {
             tracing::debug!(%error, "socket options");
         }
         let door = self.door.clone();
-        let (head, stalled, stop) = (self.head, self.stalled, stop.clone());
-        let asked = Arc::default();
-        let first_head = self.first_head;
-        let client = Client { door, address, first_head, head, stalled, stop, asked, _permit: permit };
+        let Self { first_head, head, idle, stalled, .. } = *self;
+        let (stop, requests) = (stop.clone(), Requests::default());
+        let client = Client { door, address, first_head, head, idle, stalled, stop, requests, _permit: permit };
         let abort = abort.clone();
         clients.spawn(async move {
             client.door.metrics.connections.inc();
@@ -157,10 +156,10 @@ struct Client {
     address: IpAddr,
     first_head: Duration,
     head: Duration,
+    idle: Duration,
     stalled: Duration,
     stop: CancellationToken,
-    /// Its first request's head has come.
-    asked: Arc<AtomicBool>,
+    requests: Requests,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -175,7 +174,7 @@ impl Client {
     /// Ends when the first request's head is overdue.
     async fn says_nothing(&self) {
         time::sleep(self.first_head).await;
-        if self.asked.load(Ordering::Relaxed) {
+        if self.requests.count() > 0 {
             future::pending::<()>().await;
         }
     }
@@ -199,10 +198,11 @@ impl Client {
         let mut connection = pin!(
             http1::Builder::new()
                 .timer(TokioTimer::new())
-                .header_read_timeout(self.head)
+                // Counted from the end of the last answer.
+                .header_read_timeout(self.idle)
                 .max_buf_size(BUFFER)
                 .serve_connection(
-                    TokioIo::new(Bare::new(self.socket(stream))),
+                    TokioIo::new(Bare::new(Heads::new(self.socket(stream), self.requests.clone(), self.head))),
                     service_fn(|request| self.answer(request))
                 )
         );
@@ -214,7 +214,7 @@ impl Client {
     }
 
     async fn http2(&self, stream: TcpStream) -> hyper::Result<()> {
-        let (door, address, asked) = (self.door.clone(), self.address, self.asked.clone());
+        let (door, address, requests) = (self.door.clone(), self.address, self.requests.clone());
         // An answer that the client gives no room ends by itself: the others on the connection go on.
         let streams = stall::Guard::new(TaskTracker::new(), self.stalled);
         let mut connection = pin!(
@@ -229,7 +229,7 @@ impl Client {
                     TokioIo::new(self.socket(stream)),
                     service_fn(move |request| {
                         let door = door.clone();
-                        asked.store(true, Ordering::Relaxed);
+                        drop(requests.come());
                         async move {
                             let answer = door.answer(request, Some(address)).await;
                             // Its head waits for the client.
@@ -250,9 +250,10 @@ impl Client {
         Unread::new(stream, self.stalled)
     }
 
-    async fn answer(&self, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
-        self.asked.store(true, Ordering::Relaxed);
-        Ok(self.door.clone().answer(request, Some(self.address)).await)
+    async fn answer(&self, request: Request<Incoming>) -> Result<Response<Answered<Body>>, Infallible> {
+        let until = self.requests.come();
+        let answer = self.door.clone().answer(request, Some(self.address)).await;
+        Ok(answer.map(|body| Answered { body, _until: until }))
     }
 }
 

@@ -19,6 +19,8 @@ const SILENT: Duration = Duration::from_millis(1000);
 const LATE_BY: Duration = Duration::from_millis(1500);
 /// Times the expected time to the first token.
 const LATE: f64 = 4.0;
+/// One of so many slots' requests waits at its agent for the next slot: see `dunlin_agent::admit`.
+const SLOTS_PER_WAITER: u32 = 8;
 
 /// Classes of preference that no load outweighs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,6 +56,8 @@ pub(super) struct Assessment {
     pub(super) replica: ReplicaId,
     pub(super) tier: Tier,
     pub(super) room: Room,
+    /// Full, but for what will have ended by the time that a request gets there.
+    pub(super) soon: bool,
     /// Its report is young enough.
     pub(super) fresh: bool,
     /// Its report has no numbers of the engine itself, only the agent's own counts.
@@ -129,11 +133,14 @@ fn assess_one(candidate: &Candidate, ask: &Ask<'_>, now: Instant) -> Option<Asse
     let busy = if own.refused { busy.max(slots) } else { busy };
     let others_kib = believed.map_or(0, |load| load.unstarted_kib.saturating_sub(own.reported.unstarted_kib));
     let speed = candidate.load.map(|load| load.speed).unwrap_or_default();
+    let refused = own.refused || !fits(candidate, believed, ask.kib);
+    let soon = !refused && busy >= slots && busy < slots + ending_on_the_way(candidate.rtt, slots, &speed);
     let loaded = candidate.load.is_some_and(|load| load.recent.contains(&ask.tag));
     Some(Assessment {
         replica: candidate.replica,
         tier: tier(candidate, believed.map_or(Duration::ZERO, |load| load.silent), &speed, ask),
-        room: room(busy, slots, others, own.refused || !fits(candidate, believed, ask.kib)),
+        room: room(busy, slots, others > 0 || soon, refused),
+        soon: soon && others == 0,
         fresh: believed.is_some(),
         mute: believed.is_none_or(|load| load.running.is_none()),
         reported: candidate.load.is_some(),
@@ -171,13 +178,22 @@ fn fits(candidate: &Candidate, believed: Option<Load>, kib: f64) -> bool {
     used == 0.0 || used + kib <= capacity
 }
 
-fn room(busy: u32, slots: u32, others: u32, refused: bool) -> Room {
+fn room(busy: u32, slots: u32, maybe: bool, refused: bool) -> Room {
     match busy < slots {
         _ if refused => Room::Full,
         true => Room::Free,
-        false if others > 0 => Room::Maybe,
+        false if maybe => Room::Maybe,
         false => Room::Full,
     }
+}
+
+/// Answers of a full replica that will have ended by the time that its end is heard of here and another request has got
+/// there, as many as its agent lets wait: where it is far, its slots would be idle for that long each time.
+fn ending_on_the_way(rtt: Option<Duration>, slots: u32, speed: &Speed) -> u32 {
+    let (Some(rtt), Some(decode)) = (rtt, speed.decode_us) else { return 0 };
+    let service = speed.first_token_us.unwrap_or(0.0) + decode;
+    let ending = f64::from(slots) * rtt.as_secs_f64() * 1e6 / service.max(1.0);
+    (ending.round() as u32).min((slots / SLOTS_PER_WAITER).max(1))
 }
 
 fn tier(candidate: &Candidate, silent: Duration, speed: &Speed, ask: &Ask<'_>) -> Tier {

@@ -120,6 +120,34 @@ async fn who_says_nothing_is_cut_off_sooner_than_who_has_asked() {
     }
 }
 
+/// A request that is sent in the moment in which its idle connection is closed is lost; half a head is nobody's request.
+#[tokio::test]
+async fn an_idle_connection_stays_for_longer_than_half_a_head() {
+    let mesh = Mesh::with(|config| {
+        config.head = Duration::from_millis(300);
+        config.idle = Duration::from_millis(2500);
+    })
+    .await;
+    let mut stream = TcpStream::connect(mesh.endpoint).await.unwrap();
+    let ask = async |stream: &mut TcpStream| {
+        stream.write_all(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        let mut answer = [0; 512];
+        let read = stream.read(&mut answer).await.unwrap();
+        assert!(answer[..read].starts_with(b"HTTP/1.1 200"), "closed between requests");
+    };
+    ask(&mut stream).await;
+    tokio::time::sleep(Duration::from_millis(1200)).await;
+    ask(&mut stream).await;
+    stream.write_all(b"GET /health HTTP/1.1\r\n").await.unwrap();
+    let closed = tokio::time::timeout(Duration::from_millis(1200), stream.read(&mut [0; 64])).await;
+    assert!(matches!(closed, Ok(Ok(0) | Err(_))), "half a head is still waited for: {closed:?}");
+
+    let mut idle = TcpStream::connect(mesh.endpoint).await.unwrap();
+    ask(&mut idle).await;
+    let closed = tokio::time::timeout(Duration::from_secs(6), idle.read(&mut [0; 64])).await;
+    assert!(matches!(closed, Ok(Ok(0) | Err(_))), "idle for ever: {closed:?}");
+}
+
 #[tokio::test]
 async fn connections_are_bounded() {
     let mesh = Mesh::with(|config| config.connections = 2).await;

@@ -2,6 +2,7 @@
 //! engine is played: each agent's routes are a few lines that answer as the test wants.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // Clippy takes only `#[test]` functions for tests.
 
+mod captured;
 mod client;
 mod continuation;
 mod engine;
