@@ -124,7 +124,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for Heads<S> {
             let count = self.requests.count();
             if self.begun.replace(count) != Some(count) {
                 let due = Instant::now() + self.limit;
-                self.alarm.as_mut().map(|alarm| alarm.as_mut().reset(due));
+                if let Some(alarm) = &mut self.alarm {
+                    alarm.as_mut().reset(due);
+                }
             }
         }
         read
