@@ -22,8 +22,6 @@ const UNARY_TOKENS: u32 = 48;
 const REQUEST_BYTES: usize = 1024;
 /// Receive buffer of clients that don't read: what piles up shall pile up before it.
 const SMALL_BUFFER: u32 = 16 * 1024;
-/// Longest page.
-const PAGE_BYTES: u64 = 1 << 20;
 /// Different errors that are counted apart.
 const DIFFERENT_ERRORS: usize = 16;
 /// Longest that one answer may take before the run counts as failed.
@@ -244,16 +242,6 @@ pub async fn ask(target: SocketAddr, connection: &mut Option<Connection>, reques
     };
     *connection = Some(open);
     Ok(one)
-}
-
-/// A small page, whole.
-pub async fn get(target: SocketAddr, path: &str) -> Result<String> {
-    let mut stream = TcpStream::connect(target).await?;
-    let request = format!("GET {path} HTTP/1.1\r\nhost: {target}\r\nconnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).await?;
-    let mut page = String::new();
-    stream.take(PAGE_BYTES).read_to_string(&mut page).await?;
-    Ok(page)
 }
 
 /// One keep-alive connection.

@@ -15,10 +15,15 @@ use crate::{
 use anyhow::{Context as _, Result};
 use rand::{RngExt as _, SeedableRng as _, rngs::SmallRng};
 use std::{
+    net::SocketAddr,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
-use tokio::task::JoinSet;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    task::JoinSet,
+};
 
 /// Tokens of each answer.
 pub const TOKENS: u32 = 60;
@@ -28,6 +33,8 @@ pub const BUSY: f64 = 20.0;
 pub const LIGHT: f64 = 2.0;
 /// A first token later than this was waited for: no way there and back takes so long, on a machine that does little else.
 const WAITED_MS: f64 = 50.0;
+/// Longest page of an engine.
+const PAGE_BYTES: u64 = 1 << 20;
 /// Longest that one answer may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -134,10 +141,20 @@ fn shares(taken: &[i64]) -> String {
 
 /// Answers that an engine has given so far, by its own count.
 async fn finished(engine: &Engine) -> Result<i64> {
-    let page = load::get(engine.at, "/metrics").await?;
+    let page = page(engine.at, "/metrics").await?;
     let counts = page.lines().filter(|line| line.starts_with("vllm:request_success_total"));
     let counts: Option<Vec<f64>> = counts.map(|line| line.rsplit_once(' ')?.1.parse().ok()).collect();
     Ok(counts.context("the engine counts no answers")?.iter().sum::<f64>() as i64)
+}
+
+/// A small page, whole.
+async fn page(target: SocketAddr, path: &str) -> Result<String> {
+    let mut stream = TcpStream::connect(target).await?;
+    let request = format!("GET {path} HTTP/1.1\r\nhost: {target}\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut page = String::new();
+    stream.take(PAGE_BYTES).read_to_string(&mut page).await?;
+    Ok(page)
 }
 
 fn start(speeds: &[Speed]) -> Result<Vec<Backend>> {
