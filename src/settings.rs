@@ -25,9 +25,6 @@ use std::{
 pub(crate) const MESH_PORT: u16 = 4480;
 /// The endpoint's port.
 pub(crate) const HTTP_PORT: u16 = 8480;
-pub(crate) const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(120);
-/// Longest silence in the middle of a stream.
-pub(crate) const INTER_TOKEN_TIMEOUT: Duration = Duration::from_secs(30);
 /// A file larger than this is not a configuration.
 const FILE_BYTES: u64 = 1 << 20;
 
@@ -195,8 +192,10 @@ fn check_listen(address: &Multiaddr) -> Result<()> {
 pub(crate) struct EndpointSettings {
     pub(crate) http: SocketAddr,
     pub(crate) no_auth: bool,
-    pub(crate) first_byte_timeout: Duration,
-    pub(crate) inter_token_timeout: Duration,
+    /// `None`: as the runtimes say.
+    pub(crate) first_byte_timeout: Option<Duration>,
+    /// The same.
+    pub(crate) inter_token_timeout: Option<Duration>,
 }
 
 impl EndpointSettings {
@@ -213,8 +212,8 @@ impl EndpointSettings {
         Ok(Self {
             http: args.http.or(file.endpoint.http).unwrap_or((Ipv4Addr::LOCALHOST, HTTP_PORT).into()),
             no_auth: args.no_auth || file.endpoint.auth == Some(false),
-            first_byte_timeout: args.first_byte_timeout.or(first_byte).unwrap_or(FIRST_BYTE_TIMEOUT),
-            inter_token_timeout: args.inter_token_timeout.or(inter_token).unwrap_or(INTER_TOKEN_TIMEOUT),
+            first_byte_timeout: args.first_byte_timeout.or(first_byte),
+            inter_token_timeout: args.inter_token_timeout.or(inter_token),
         })
     }
 }

@@ -18,6 +18,7 @@ mod pulse;
 mod refusal;
 pub mod server;
 mod settings;
+mod silence;
 pub mod stall;
 
 pub use body::{Body, BoxError, ResponseBody, ResponseError};
@@ -27,6 +28,7 @@ pub use coalesce::Coalesce;
 pub use fault::{Loss, SendError, Unsent};
 pub use server::Caller;
 pub use settings::Settings;
+pub use silence::Silence;
 
 use libp2p::StreamProtocol;
 

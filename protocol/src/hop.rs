@@ -29,6 +29,8 @@ pub const USAGE: &str = "x-dunlin-usage";
 /// Where in the body of a request for a stream an agent may ask its engine to tell the usage: an [`AskUsage`]. Left out
 /// where the client asks for it itself.
 pub const ASK_USAGE: &str = "x-dunlin-ask-usage";
+/// What an agent holds its engine to, as [`crate::runtime::Bounds::to_header`] writes it; on every answer.
+pub const BOUNDS: &str = "x-dunlin-bounds";
 /// `yes` when the engine has seen nothing of the request, so that another replica may be asked.
 pub const RETRY_SAFE: &str = "x-dunlin-retry-safe";
 
@@ -251,7 +253,7 @@ mod tests {
     fn headers_between_neighbours_are_found_by_their_lower_case() {
         assert!(HOP_BY_HOP.is_sorted());
         assert!(HOP_BY_HOP.iter().all(|name| *name == name.to_ascii_lowercase()));
-        let own = [LOAD, REPLICA_INDEX, MODEL, FAULT, RETRY_SAFE, USAGE, ASK_USAGE];
+        let own = [LOAD, REPLICA_INDEX, MODEL, FAULT, RETRY_SAFE, USAGE, ASK_USAGE, BOUNDS];
         assert!(own.iter().all(|name| name.starts_with(OWN_PREFIX)));
     }
 

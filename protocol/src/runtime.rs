@@ -6,6 +6,7 @@
 use crate::id::RuntimeName;
 use serde::{Deserialize, Serialize};
 
+pub mod bounds;
 pub mod catalogue;
 pub mod continuation;
 pub mod launch;
@@ -13,6 +14,7 @@ pub mod metrics;
 pub mod template;
 mod text;
 
+pub use bounds::{Bounds, Deadlines};
 pub use catalogue::Catalogue;
 pub use continuation::{Continuation, Tokenize};
 pub use launch::{CommandLine, ContainerLine, Launch};
@@ -43,6 +45,9 @@ pub struct Runtime {
     pub metrics: Option<Metrics>,
     /// How many requests it works on at once.
     pub slots: Slots,
+    /// How long it may take, and how much it may say.
+    #[serde(default)]
+    pub bounds: Bounds,
     /// How it ends.
     #[serde(default)]
     pub drain: Drain,
@@ -154,6 +159,12 @@ pub enum Invalid {
     /// No slots at all.
     #[error("slots.default: must be at least 1")]
     NoSlots,
+    /// A bound outside of what it may be.
+    #[error(
+        "bounds.{0}: times must be above 0 and at most 86400 seconds, per_mib at least 0, answer_mib from 1 to {max}",
+        max = bounds::LARGEST_MIB
+    )]
+    Bounds(&'static str),
     /// Port 0 is no port to look at.
     #[error("port, metrics.port: must not be 0")]
     Port,
@@ -181,6 +192,9 @@ impl Runtime {
         }
         if self.slots.default == 0 {
             return Err(Invalid::NoSlots);
+        }
+        if let Some(field) = self.bounds.wrong() {
+            return Err(Invalid::Bounds(field));
         }
         if self.port == Some(0) || self.metrics.as_ref().is_some_and(|metrics| metrics.port == Some(0)) {
             return Err(Invalid::Port);

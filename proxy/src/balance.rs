@@ -50,6 +50,8 @@ const AWAY: f64 = 0.9;
 const ALONE: f64 = 0.1;
 /// Weight of the newest look at that share, once there were so many that this is more than the newest's part of them.
 const LATEST: f64 = 0.02;
+/// A wait is an estimate: so much of the time that a request may wait, it may be expected to.
+const SURE: (u32, u32) = (7, 8);
 /// A request waits for a better replica than there is for as long as that was expected to take, and no longer than this.
 const LONGEST_CHOICE: Duration = Duration::from_secs(2);
 
@@ -251,7 +253,7 @@ impl<W> Balancer<W> {
         } else {
             let wait = self.line.wait(&want.model, want.tenant, want.priority);
             match wait {
-                Some(wait) if wait > self.settings.hold => return Err(Refusal::TooLong { wait }),
+                Some(wait) if wait > self.settings.hold * SURE.0 / SURE.1 => return Err(Refusal::TooLong { wait }),
                 _ => self
                     .line
                     .join(&want.model, place, want.priority, waiter)

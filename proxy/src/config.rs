@@ -10,11 +10,13 @@ pub struct Config {
     /// Ask nobody for a key. Then only requests whose `Host` and `Origin` are this machine's are taken, since any web
     /// page could reach the endpoint otherwise (DNS rebinding).
     pub no_auth: bool,
-    /// How long a replica may take to its first byte of a streamed answer, per try. Longer for long prompts (up to five
-    /// times) and for answers that come in one piece (five times), which take as long as their generation.
-    pub first_byte: Duration,
-    /// How long a stream that has begun may say nothing, not even a comment, before its replica counts as lost.
-    pub inter_token: Duration,
+    /// How long a replica may take to its first byte of a streamed answer to a short prompt, per try; five times that for
+    /// answers that come in one piece. `None`: as long as its runtime says. Both are longer for long prompts
+    /// ([`dunlin_protocol::runtime::Bounds`]).
+    pub first_byte: Option<Duration>,
+    /// How long a stream that has begun may say nothing, not even a comment, before its replica counts as lost. `None`: as
+    /// long as its runtime says.
+    pub inter_token: Option<Duration>,
     /// How long a request may wait for a slot, or for a replica that is starting.
     pub hold: Duration,
     /// How long a streaming client hears nothing before the proxy begins to send comments.
@@ -35,6 +37,8 @@ pub struct Config {
     /// Request bodies held in memory, all together, bytes. One key, or without keys one client address, gets at most three
     /// times what it leaves free.
     pub buffered: usize,
+    /// Inference requests in flight at once, from their heads to the ends of their answers, those that wait among them.
+    pub requests: usize,
     /// Clients connected at once. Fewer where the process may not open twice as many files.
     pub connections: usize,
     /// How long a client may take to send a request's head once that has begun.
@@ -60,8 +64,8 @@ impl Default for Config {
         Self {
             http: SocketAddr::from(([127, 0, 0, 1], 8480)),
             no_auth: false,
-            first_byte: Duration::from_secs(120),
-            inter_token: Duration::from_secs(30),
+            first_byte: None,
+            inter_token: None,
             hold: Duration::from_secs(30),
             silence: Duration::from_secs(15),
             fresh: Duration::from_millis(1500),
@@ -71,6 +75,7 @@ impl Default for Config {
             starting: 1024,
             body: 64 << 20,
             buffered: 512 << 20,
+            requests: 16_384,
             connections: 8192,
             head: Duration::from_secs(65),
             idle: Duration::from_secs(620),

@@ -8,7 +8,10 @@
 //! may do better.
 
 mod attempt;
+mod first;
+mod patience;
 pub(crate) mod resume;
+mod sense;
 mod unknown;
 
 use crate::{
@@ -23,7 +26,7 @@ use crate::{
 };
 use attempt::Failure;
 use bytes::Bytes;
-use dunlin_node::{Handle, directory::Directory};
+use dunlin_node::{Handle, directory::Directory, hop::Budget};
 use dunlin_protocol::{
     announcement::ReplicaState,
     hop::AskUsage,
@@ -31,7 +34,9 @@ use dunlin_protocol::{
     runtime::Catalogue,
     topic::Topic,
 };
+pub(crate) use first::First;
 use http::{HeaderMap, HeaderValue, Method, Response, uri::PathAndQuery};
+use patience::Patience;
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
@@ -59,13 +64,12 @@ pub(crate) struct Dispatcher {
     pub(crate) pool: Arc<Pool>,
     /// The counters.
     pub(crate) metrics: Arc<Metrics>,
-    /// [`crate::Config::first_byte`].
-    pub(crate) first_byte: Duration,
-    /// [`crate::Config::inter_token`].
-    pub(crate) inter_token: Duration,
+    patience: Patience,
+    /// The memory for answers that are held until they are whole.
+    held: Budget,
     /// [`crate::Config::hold`].
     pub(crate) hold: Duration,
-    /// How engines are asked for the rest of an answer.
+    /// How engines are asked for the rest of an answer, and how long they may take.
     runtimes: Catalogue,
     not_found: Mutex<NotFound>,
     started: Instant,
@@ -100,11 +104,19 @@ pub(crate) struct Ask {
 impl Dispatcher {
     /// Asks the replicas of `pool` over the mesh of `handle`, as configured.
     pub(crate) fn new(handle: Handle, pool: Arc<Pool>, metrics: Arc<Metrics>, config: &Config) -> Self {
-        let Config { first_byte, inter_token, hold, .. } = *config;
         // A built-in file that is wrong, which tests rule out, costs continued streams only.
         let runtimes = Catalogue::built_in().unwrap_or_default();
-        let (not_found, started) = (Mutex::default(), Instant::now());
-        Self { handle, pool, metrics, first_byte, inter_token, hold, runtimes, not_found, started }
+        Self {
+            handle,
+            pool,
+            metrics,
+            patience: Patience::new(config),
+            held: Budget::new(first::HELD_IN_ALL),
+            hold: config.hold,
+            runtimes,
+            not_found: Mutex::default(),
+            started: Instant::now(),
+        }
     }
 
     /// The first answer that may be shown to the client.
@@ -211,7 +223,7 @@ impl Dispatcher {
     /// Lost connections are always tried again; what an engine worked for in vain only where there is another replica,
     /// and within the budget.
     fn another_may_do_better(&self, model: &ModelId, ticket: &Ticket, cause: Cause) -> bool {
-        let other_only = cause.costs() || cause == Cause::NotServed;
+        let other_only = cause.costs() || matches!(cause, Cause::NotServed | Cause::Nonsense(_));
         if other_only && self.pool.only(model, &ticket.tried) {
             return false;
         }

@@ -44,6 +44,9 @@ pub(crate) enum Error {
     /// The body says not what to do.
     #[error(transparent)]
     Request(#[from] request::Error),
+    /// As many requests are in flight as may be.
+    #[error("this proxy has as many requests in flight as it may; retry later")]
+    Overloaded,
     /// No replica serves the model.
     #[error("the model `{model}` does not exist or is not served now; GET /v1/models lists what is")]
     ModelNotFound {
@@ -101,6 +104,9 @@ pub(crate) enum Cause {
     /// Its agent doesn't serve the model any more, or not yet.
     #[error("does not serve it now")]
     NotServed,
+    /// What came with a status of success is no answer.
+    #[error("answered with {0}")]
+    Nonsense(&'static str),
     /// The engine answered 502, 503 or 504.
     #[error("answered {0}")]
     Status(u16),
@@ -116,6 +122,7 @@ impl Cause {
             Self::Engine => "engine",
             Self::Agent => "agent",
             Self::NotServed => "not_served",
+            Self::Nonsense(_) => "nonsense",
             Self::Status(_) => "status",
         }
     }
@@ -176,7 +183,7 @@ impl Error {
             Self::Body(body::Error::TooLarge(_)) => invalid(StatusCode::PAYLOAD_TOO_LARGE, "request_too_large"),
             Self::Body(body::Error::TooSlow) => invalid(StatusCode::REQUEST_TIMEOUT, "request_timeout"),
             Self::Body(body::Error::Broken) => invalid(StatusCode::BAD_REQUEST, "body_incomplete"),
-            Self::Body(body::Error::NoRoom) => Shape {
+            Self::Overloaded | Self::Body(body::Error::NoRoom) => Shape {
                 retry_after: Some(SOON),
                 ..shape(StatusCode::SERVICE_UNAVAILABLE, "server_error", "proxy_overloaded")
             },

@@ -33,6 +33,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
+use tokio::sync::Semaphore;
 
 /// Bodies from here on are looked into on a thread of their own, so that nobody else waits the milliseconds it takes.
 const PEEK_ELSEWHERE: usize = 256 << 10;
@@ -41,6 +42,8 @@ const PEEK_ELSEWHERE: usize = 256 << 10;
 pub(crate) struct Door {
     pub(crate) auth: Auth,
     pub(crate) bodies: body::Bounds,
+    /// One for each request that may be in flight.
+    pub(crate) requests: Arc<Semaphore>,
     pub(crate) dispatcher: Arc<Dispatcher>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) silence: Duration,
@@ -97,13 +100,16 @@ impl Door {
         let (parts, mut incoming) = request.into_parts();
         let answered = match self.admit(endpoint, &parts) {
             Err(error) => Err(error),
-            Ok(Endpoint::Inference(_)) => {
-                let body = self.read(&parts.headers, &mut incoming, address).await;
-                match body {
-                    Ok(body) => self.infer(parts, body, dialect, id.clone(), since, story).await,
+            Ok(Endpoint::Inference(_)) => match self.requests.clone().try_acquire_owned() {
+                Err(_) => Err(Error::Overloaded),
+                Ok(permit) => match self.read(&parts.headers, &mut incoming, address).await {
+                    Ok(body) => {
+                        let answered = self.infer(parts, body, dialect, id.clone(), since, story).await;
+                        answered.map(|answer| answer.map(|body| body.counted(permit)))
+                    }
                     Err(error) => Err(error),
-                }
-            }
+                },
+            },
             Ok(endpoint) => self.read_only(&endpoint),
         };
         match answered {

@@ -92,11 +92,7 @@ impl<W> Line<W> {
 
     /// Leaves the line at `now` since it is served: the next turn is another tenant's.
     pub(crate) fn serve(&mut self, model: &ModelId, place: Place, now: Instant) -> Option<W> {
-        let waiter = self.part(model, place, Turns::serve)?;
-        if let Some(turns) = self.models.get_mut(model) {
-            turns.pace.served(now);
-        }
-        Some(waiter)
+        self.part(model, place, |turns, place| turns.serve(place, now))
     }
 
     fn part(
@@ -122,8 +118,7 @@ impl<W> Line<W> {
 
     /// About how long one more request of `tenant` for `model` would wait. `None`: nothing is known of that.
     pub(crate) fn wait(&self, model: &ModelId, tenant: u64, priority: Priority) -> Option<Duration> {
-        let turns = self.models.get(model)?;
-        turns.pace.wait(turns.ahead_of_next(tenant, priority))
+        self.models.get(model)?.wait(tenant, priority)
     }
 
     /// The models waited for, longest wait first.

@@ -19,7 +19,10 @@ use std::{
     sync::{Arc, Mutex},
     time::Duration,
 };
-use tokio::time::{self, MissedTickBehavior};
+use tokio::{
+    sync::Semaphore,
+    time::{self, MissedTickBehavior},
+};
 use tokio_util::sync::CancellationToken;
 
 /// Clients that the kernel holds while we are busy.
@@ -75,10 +78,12 @@ impl Proxy {
         let pool = Arc::new(Pool::new(handle.directory().clone(), settings, metrics.clone()));
         let dispatcher = Arc::new(Dispatcher::new(handle, pool.clone(), metrics.clone(), &config));
         let shares = Shares::new(config.buffered);
+        let requests = Arc::new(Semaphore::new(config.requests.min(Semaphore::MAX_PERMITS)));
         let door = |auth| {
             Arc::new(Door {
                 auth,
                 bodies: Bounds { body: config.body, pause: config.body_pause, shares: shares.clone() },
+                requests: requests.clone(),
                 dispatcher: dispatcher.clone(),
                 metrics: metrics.clone(),
                 silence: config.silence,

@@ -51,10 +51,11 @@ pub(crate) struct EndpointArgs {
     /// Ask for no key; only requests whose Host and Origin are this machine are taken then
     #[arg(long, env = "DUNLIN_NO_AUTH")]
     pub(crate) no_auth: bool,
-    /// Longest wait for a replica's first byte before another is asked, seconds [default: 120]
+    /// Longest wait for a replica's first byte before another is asked, seconds [default: what its runtime says]
     #[arg(long, env = "DUNLIN_FIRST_BYTE_TIMEOUT", value_name = "SECONDS", value_parser = seconds)]
     pub(crate) first_byte_timeout: Option<Duration>,
-    /// Longest silence in the middle of a stream before its replica counts as lost, seconds [default: 30]
+    /// Longest silence in the middle of a stream before its replica counts as lost, seconds [default: what its
+    /// runtime says]
     #[arg(long, env = "DUNLIN_INTER_TOKEN_TIMEOUT", value_name = "SECONDS", value_parser = seconds)]
     pub(crate) inter_token_timeout: Option<Duration>,
 }

@@ -5,13 +5,16 @@ use crate::{args::ChatArgs, exit::Failure, http, http::Target, output, sse::Even
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use http_body_util::BodyExt;
-use hyper::Method;
+use hyper::{Method, Response, body::Incoming};
 use rustyline::{DefaultEditor, error::ReadlineError};
 use serde::{Deserialize, Serialize};
-use std::{io::Read, path::Path};
+use std::{io::Read, path::Path, time::Duration};
 
 /// Longest question, bytes: an endpoint refuses more anyway.
 const PROMPT_BYTES: u64 = 16 << 20;
+
+/// Longest that a person hears nothing.
+const WORDLESS: Duration = Duration::from_secs(2);
 
 /// What ends a conversation, as other programs of this kind have it.
 const ENDS: [&str; 3] = ["/exit", "/quit", "/bye"];
@@ -127,13 +130,39 @@ impl Talk {
         }
     }
 
+    /// Sends the question; says what is waited for when nothing comes for a while.
+    async fn send(&self, body: Bytes) -> Result<Response<Incoming>> {
+        let told = async {
+            tokio::time::sleep(WORDLESS).await;
+            output::note(&self.waited_for().await);
+            std::future::pending::<Result<_>>().await
+        };
+        tokio::select! {
+            answered = self.target.send(Method::POST, "/v1/chat/completions", body) => answered,
+            never = told => never,
+        }
+    }
+
+    async fn waited_for(&self) -> String {
+        let model = &self.model;
+        match self.target.json::<Models>(Method::GET, "/v1/models", &()).await {
+            Ok(models) if models.data.iter().any(|listed| listed.id == *model) => {
+                format!("waiting for {model}: its replicas are busy, or still read the question")
+            }
+            Ok(_) => {
+                format!("waiting for a replica of {model}: none is ready now; `dunlin models` shows what there is")
+            }
+            Err(error) => format!("waiting for {model}: {error:#}"),
+        }
+    }
+
     async fn stream(&self) -> Result<String> {
         let mut body = serde_json::json!({ "model": self.model, "messages": self.messages, "stream": true });
         if let Some(max_tokens) = self.max_tokens {
             body["max_tokens"] = max_tokens.into();
         }
         let body = Bytes::from(serde_json::to_vec(&body)?);
-        let response = self.target.send(Method::POST, "/v1/chat/completions", body).await?;
+        let response = self.send(body).await?;
         let status = response.status();
         if !status.is_success() {
             let said = http::message(status, &http::whole(response.into_body()).await?);

@@ -80,8 +80,8 @@ async fn start(home: &Path) -> Result<Service> {
     let endpoint = EndpointSettings {
         http: (Ipv4Addr::LOCALHOST, 0).into(),
         no_auth: false,
-        first_byte_timeout: crate::settings::FIRST_BYTE_TIMEOUT,
-        inter_token_timeout: crate::settings::INTER_TOKEN_TIMEOUT,
+        first_byte_timeout: None,
+        inter_token_timeout: None,
     };
     let roles = Roles::from_iter([Role::Proxy]);
     let engines = service::Engines::default();

@@ -146,7 +146,10 @@ fn documented_defaults_are_the_real_ones() {
     assert_eq!(of("worker_threads"), worker_threads(&ThreadArgs::default(), None).unwrap().to_string());
     assert_eq!(of("endpoint.http"), endpoint.http.to_string());
     assert_eq!(of("endpoint.auth"), (!endpoint.no_auth).to_string());
-    assert_eq!(of("endpoint.first_byte_timeout_seconds"), seconds(Some(endpoint.first_byte_timeout)));
+    assert_eq!(endpoint.first_byte_timeout.or(endpoint.inter_token_timeout), None);
+    for timeout in ["first_byte", "inter_token"] {
+        assert_eq!(default[&format!("endpoint.{timeout}_timeout_seconds")], "what the runtime says");
+    }
     assert_eq!(of("engines[].hang_timeout_seconds"), seconds(engine.patience.hang));
     assert_eq!(of("engines[].start_timeout_seconds"), seconds(engine.patience.start));
     assert!(default["listen"].contains(&super::MESH_PORT.to_string()));

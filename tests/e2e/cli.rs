@@ -8,6 +8,7 @@ use crate::harness::{
     sandbox::Sandbox,
     skipped, wait_for,
 };
+use std::{process::Stdio, time::Duration};
 
 #[test]
 fn every_listing_is_json_on_demand() {
@@ -109,6 +110,26 @@ fn failed(home: &Home<'_>, args: &[&str]) -> String {
     let output = home.run(args);
     assert!(!output.status.success(), "{args:?}: {output:?}");
     String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// All replicas are gone, and the proxy holds the question for one to come back: a person is told what is waited for.
+#[test]
+fn chat_says_what_it_waits_for() {
+    let sandbox = Sandbox::new();
+    let engine = DemoEngine::start(&sandbox, "engine", &[]);
+    let mesh = Mesh::new(&sandbox, &[]);
+    let mut agent = mesh.agent_of("a", &engine);
+    mesh.proxy.wait_for_replicas("demo", 1);
+    agent.process.kill();
+    mesh.proxy.wait_for_replicas("demo", 0);
+    let mut command = mesh.proxy.home.command(&["chat", "demo", "hello"]);
+    let chat = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(4));
+    agent.restart(&["agent", "--no-mdns", "--listen", "/ip4/127.0.0.1/tcp/0", "--engine", &engine.url()]);
+    let output = chat.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("waiting for a replica of demo: none is ready now"), "{said}");
+    assert!(output.status.success() && !output.stdout.is_empty(), "{said}");
 }
 
 #[test]

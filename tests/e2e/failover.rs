@@ -94,6 +94,38 @@ fn a_frozen_engine_fails_nobody_before_the_first_byte() {
     assert!(slowest < Duration::from_secs(30), "{slowest:?} to the first byte");
 }
 
+/// Its clients hang, and whoever else they ask is not hindered: the slots that it held are given back. Thawed, it goes on.
+#[test]
+fn a_frozen_proxy_gives_its_slots_back_and_goes_on_later() {
+    let sandbox = Sandbox::new();
+    let engine = DemoEngine::start(&sandbox, "engine", &["--tokens-per-second", "20", "--slots", "2"]);
+    let mesh = Mesh::new(&sandbox, &[]);
+    let agent = mesh.agent_of("a", &engine);
+    let token = mesh.proxy.home.ask(&["invite", "--role", "proxy"]);
+    let home = crate::harness::node::Home::new(&sandbox, "other");
+    home.join(&token);
+    let other = home.start(&[&["proxy", "--http", "127.0.0.1:0"], &crate::harness::node::LOOPBACK[..]].concat());
+    other.wait_for_replicas("demo", 1);
+    mesh.proxy.wait_for_replicas("demo", 1);
+    let endpoint = other.endpoint();
+    // Both slots are taken for fifty seconds by the proxy that freezes.
+    let held: Vec<_> = (0..2).map(|_| mesh.endpoint.chat_stream("demo", "long", 1000).unwrap()).collect();
+    mesh.proxy.process.signal(Signal::STOP);
+    let start = Instant::now();
+    assert!(!endpoint.chat("demo", "hello", 4).unwrap().content().is_empty());
+    assert!(start.elapsed() < Duration::from_secs(25), "{:?}", start.elapsed());
+    mesh.proxy.process.signal(Signal::CONT);
+    crate::harness::wait_for("the thawed proxy to answer", crate::harness::PATIENCE, || {
+        mesh.endpoint.chat("demo", "hello", 4).ok().filter(|answer| answer.status == 200)
+    });
+    // Of the streams that it held, the beginning is there, and that the rest is not.
+    for answer in held {
+        let streamed = answer.events().collect_chat();
+        assert!(streamed.error.is_some() || streamed.is_whole(), "{streamed:?}");
+    }
+    drop(agent);
+}
+
 /// Chosen, then gone before it sent headers, and it was the only one: an answer, not a hang.
 #[test]
 fn the_only_replica_frozen_ends_in_an_error_that_can_be_retried() {

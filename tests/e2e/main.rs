@@ -10,16 +10,20 @@ mod chaos;
 mod cli;
 mod container;
 mod continuation;
+mod crowd;
 mod delegation;
 mod discovery;
 mod failover;
 mod harness;
+mod lies;
 mod lifecycle;
 mod load;
 mod mesh;
 mod metrics;
 #[cfg(target_os = "linux")]
 mod net;
+#[path = "../overload/overload.rs"]
+mod overload;
 #[cfg(target_os = "linux")]
 mod partition;
 mod sdk;

@@ -83,6 +83,9 @@ impl From<legacy::Error> for Error {
     }
 }
 
+/// An answer with the first piece of its body, which is not empty; `None` when the body is.
+pub type Begun = (Response<Incoming>, Option<Bytes>);
+
 /// An answer read whole.
 #[derive(Debug)]
 pub struct Answer {
@@ -139,6 +142,23 @@ impl Client {
             connection.poison();
         }
         Ok(answer)
+    }
+
+    /// Sends `request`; ends when the first piece of the answer's body is there too. A head alone says little: web
+    /// frameworks send it before an engine has begun.
+    ///
+    /// # Errors
+    /// [`Error::Connect`], [`Error::Lost`], [`Error::Body`].
+    pub async fn begin(&self, request: Request<axum::body::Body>) -> Result<Begun, Error> {
+        let mut answer = self.send(request).await?;
+        while let Some(frame) = answer.body_mut().frame().await {
+            let piece = frame.map_err(|error| Error::Body(error.into()))?.into_data();
+            // Nobody reads an engine's trailers.
+            if let Some(piece) = piece.ok().filter(|piece| !piece.is_empty()) {
+                return Ok((answer, Some(piece)));
+            }
+        }
+        Ok((answer, None))
     }
 
     /// `GET path`, read whole: at most `limit` bytes within `deadline`.

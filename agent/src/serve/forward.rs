@@ -3,13 +3,16 @@
 use super::{
     Service, headers,
     refusal::Refusal,
-    relay::Relay,
+    relay::{Limits, Relay},
     usage::{self, Asking, Reading},
 };
 use crate::{
     admit::{InLine, LONGEST_WAIT, gate::Pass},
     counters::{self, Meter},
-    engine::{EngineUrl, client::Error},
+    engine::{
+        EngineUrl,
+        client::{Begun, Error},
+    },
     outcomes::Outcome,
     replica::Replica,
 };
@@ -20,9 +23,10 @@ use axum::{
 };
 use dunlin_protocol::{
     announcement::ReplicaState,
-    hop::{GUESS, LINE, LOAD, MODEL, PROMPT, REPLICA_INDEX, model_from_header},
+    hop::{BOUNDS, GUESS, LINE, LOAD, MODEL, PROMPT, REPLICA_INDEX, model_from_header},
     id::ModelId,
-    limits, load,
+    load,
+    runtime::Bounds,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version};
 use std::{
@@ -30,9 +34,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Longest time until an engine's first byte, an hour more than any proxy waits: giving up is the proxy's decision, whose
-/// reset aborts the request at the engine at once. This only keeps one that nobody gives up from staying for ever.
-const FIRST_BYTE: Duration = limits::FIRST_BYTE.saturating_add(Duration::from_secs(3600));
 /// What the hop puts before the engine's own path.
 const PREFIX: &str = "/engine";
 /// Questions that cost the engine next to nothing, and take no slot.
@@ -54,6 +55,10 @@ pub(super) async fn engine(State(service): State<Arc<Service>>, request: Request
     };
     if let Some(load) = load_header(&service, &replica) {
         response.headers_mut().insert(HeaderName::from_static(LOAD), load);
+    }
+    // Numbers are always a header's value.
+    if let Ok(bounds) = HeaderValue::try_from(replica.runtime().bounds.to_header()) {
+        response.headers_mut().insert(HeaderName::from_static(BOUNDS), bounds);
     }
     response
 }
@@ -113,6 +118,8 @@ async fn forward(service: &Arc<Service>, replica: &Arc<Replica>, request: Reques
     head.version = Version::HTTP_11;
     let measured = if takes_slot { measured(&head.headers) } else { counters::Request::default() };
     let line = in_line(&head.headers, measured.kib);
+    let bounds = bounds(&head.headers, replica);
+    let deadlines = bounds.deadlines(measured.kib, measured.new_kib.is_some());
     headers::strip_request(&mut head.headers);
     // Extensions carry the caller, which is none of the engine's business.
     head.extensions.clear();
@@ -120,17 +127,26 @@ async fn forward(service: &Arc<Service>, replica: &Arc<Replica>, request: Reques
     let pass = if takes_slot { Some(replica.gate.enter(line).await?) } else { None };
     let meter = Meter::start(Arc::clone(&replica.counters), measured, Instant::now());
     let patience = Patience { replica, meter: &meter, done: false };
-    let sent = tokio::time::timeout(FIRST_BYTE, service.client.send(Request::from_parts(head, body))).await;
+    let begins = service.client.begin(Request::from_parts(head, body));
+    let sent = tokio::time::timeout(deadlines.first_byte, begins).await;
     patience.end();
-    let answer = match sent {
-        Ok(Ok(answer)) => answer,
+    let begun = match sent {
+        Ok(Ok(begun)) => begun,
         Ok(Err(error)) => return Err(failed(replica, error)),
         Err(_) => {
             replica.request_failed();
-            return Err(Refusal::Silent(FIRST_BYTE));
+            return Err(Refusal::Silent(deadlines.first_byte));
         }
     };
-    relayed(service, replica, answer, pass, meter, ask_usage.is_some())
+    let limits = Limits { silence: deadlines.inter_token, bytes: bounds.answer_bytes() };
+    relayed(service, replica, begun, limits, (pass, meter), ask_usage.is_some())
+}
+
+/// What the engine is held to: what the caller says, where its user has set something, else what the runtime says.
+fn bounds(headers: &HeaderMap, replica: &Replica) -> Bounds {
+    let given = headers.get(BOUNDS).and_then(|value| value.to_str().ok()).and_then(Bounds::from_header);
+    let own = replica.runtime().bounds;
+    given.map_or(own, |given| Bounds { answer_mib: own.answer_mib, ..given })
 }
 
 fn measured(headers: &HeaderMap) -> counters::Request {
@@ -189,9 +205,9 @@ fn failed(replica: &Replica, error: Error) -> Refusal {
 fn relayed(
     service: &Arc<Service>,
     replica: &Arc<Replica>,
-    answer: http::Response<hyper::body::Incoming>,
-    pass: Option<Pass>,
-    meter: Meter,
+    (answer, first): Begun,
+    limits: Limits,
+    held: (Option<Pass>, Meter),
     usage_is_added: bool,
 ) -> Result<Response, Refusal> {
     let (mut head, body) = answer.into_parts();
@@ -213,7 +229,7 @@ fn relayed(
     let usage = Reading::of(head.status, &head.headers, usage_is_added);
     let counted = (outcome, !failed);
     let (service, replica) = (Arc::clone(service), Arc::clone(replica));
-    let relay = Relay::new(body, service, replica, pass, meter, (stream, usage), counted);
+    let relay = Relay::new((first, body), service, replica, held, limits, (stream, usage), counted);
     Ok(Response::from_parts(head, Body::new(relay)))
 }
 

@@ -29,7 +29,7 @@ pub(super) enum Refusal {
     Unreachable(crate::engine::client::Error),
     #[error("{0}")]
     Lost(crate::engine::client::Error),
-    #[error("the engine sent nothing for {} s", .0.as_secs())]
+    #[error("the engine sent nothing for {} s", .0.as_secs_f64())]
     Silent(Duration),
     #[error("the engine's answer has {0} bytes of headers; the mesh carries {HEAD_BYTES} at most")]
     Head(usize),

@@ -8,6 +8,7 @@ use crate::{
     replica::{Replica, health::Traffic},
 };
 use bytes::Bytes;
+use dunlin_node::hop::Silence;
 use dunlin_protocol::hop::{LOAD, USAGE};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use http_body::{Body, Frame, SizeHint};
@@ -18,16 +19,11 @@ use std::{
     task::{Context, Poll},
     time::{Duration, Instant},
 };
-use tokio::time::{Sleep, sleep};
 
-/// Longest silence in the middle of a stream. Engines that work say something each second or ping each half minute.
-const STREAM_SILENCE: Duration = Duration::from_secs(60);
-/// The same once the last event has come: some engines leave the connection open behind it.
+/// Longest silence once the last event has come: some engines leave the connection open behind it.
 const DONE_SILENCE: Duration = Duration::from_secs(1);
 /// How a stream of OpenAI's endpoints ends, blanks aside. One that is cut elsewhere is not seen, and waits for longer.
 const DONE: &[u8] = b"data: [DONE]";
-/// The same in an answer that comes whole, between its head and its body.
-const SILENCE: Duration = Duration::from_secs(600);
 
 /// Why an answer broke off. The hop turns it into a reset stream, so that nobody takes the part for the whole.
 #[derive(Debug, thiserror::Error)]
@@ -36,11 +32,24 @@ pub(super) enum Error {
     Engine(#[from] hyper::Error),
     #[error("the engine fell silent in the middle of an answer")]
     Silent,
+    #[error("the engine's answer has no end: over {0} bytes have come")]
+    Endless(u64),
+}
+
+/// What the rest of an answer is held to.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    /// Longest silence.
+    pub(super) silence: Duration,
+    /// Largest body.
+    pub(super) bytes: u64,
 }
 
 /// The body of an engine's answer. Dropping it closes the connection to the engine, which aborts the request there, and
 /// gives the slot back.
 pub(super) struct Relay {
+    /// The piece that was waited for before the head went out.
+    first: Option<Bytes>,
     body: Incoming,
     service: Arc<Service>,
     replica: Arc<Replica>,
@@ -52,28 +61,29 @@ pub(super) struct Relay {
     usage: Reading,
     /// What it is counted as when it goes out whole.
     outcome: Outcome,
-    last: Instant,
     /// Its last event has come.
     done: bool,
-    /// How long it may be silent.
-    patience: Duration,
-    silence: Pin<Box<Sleep>>,
+    silence: Silence,
+    limits: Limits,
+    /// Bytes that have come.
+    bytes: u64,
     ended: bool,
 }
 
 impl Relay {
     pub(super) fn new(
-        body: Incoming,
+        (first, body): (Option<Bytes>, Incoming),
         service: Arc<Service>,
         replica: Arc<Replica>,
-        pass: Option<Pass>,
-        meter: Meter,
+        (pass, meter): (Option<Pass>, Meter),
+        limits: Limits,
         (stream, usage): (bool, Reading),
         (outcome, counts_as_answer): (Outcome, bool),
     ) -> Self {
-        let patience = if stream { STREAM_SILENCE } else { SILENCE };
-        let silence = Box::pin(sleep(patience));
+        // What comments are worth is the proxy's to say, who knows what else there is.
+        let silence = Silence::new(limits.silence, Duration::MAX);
         Self {
+            first,
             body,
             service,
             replica,
@@ -83,10 +93,10 @@ impl Relay {
             counts_as_answer,
             usage,
             outcome,
-            last: Instant::now(),
             done: false,
-            patience,
             silence,
+            limits,
+            bytes: 0,
             ended: false,
         }
     }
@@ -118,6 +128,7 @@ impl Relay {
     }
 
     fn break_off(&mut self, error: Error) -> Error {
+        tracing::debug!(replica = self.replica.index, %error, "answer broke off");
         self.ended = true;
         self.pass = None;
         self.replica.outcomes.count(Outcome::Broken);
@@ -125,16 +136,43 @@ impl Relay {
         error
     }
 
-    /// The clock is wound up again only when it has run down, not for each chunk.
-    fn is_silent(&mut self, cx: &mut Context<'_>) -> bool {
-        while self.silence.as_mut().poll(cx).is_ready() {
-            let since = self.last.elapsed();
-            if since >= self.patience {
-                return true;
-            }
-            self.silence.as_mut().reset(tokio::time::Instant::now() + (self.patience - since));
+    /// What goes out of a piece that came.
+    fn came(&mut self, piece: Bytes) -> Result<Bytes, Error> {
+        self.silence.broken();
+        self.bytes += piece.len() as u64;
+        if self.bytes > self.limits.bytes {
+            return Err(self.break_off(Error::Endless(self.limits.bytes)));
         }
-        false
+        if self.stream {
+            self.meter.chunk(Instant::now());
+            if piece.trim_ascii_end().ends_with(DONE) {
+                self.done = true;
+                self.silence.limit(DONE_SILENCE);
+            }
+        }
+        Ok(self.usage.pass(piece))
+    }
+
+    fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Error>>> {
+        if let Some(first) = self.first.take() {
+            return Poll::Ready(Some(Ok(first)));
+        }
+        loop {
+            let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) else {
+                std::task::ready!(self.silence.poll(cx));
+                return Poll::Ready((!self.done).then_some(Err(Error::Silent)));
+            };
+            match frame.transpose() {
+                Err(error) => return Poll::Ready(Some(Err(error.into()))),
+                Ok(None) => return Poll::Ready(None),
+                // Engines send no trailers that anybody reads; ours take their place. An empty DATA frame is counted
+                // against the whole connection by HTTP/2.
+                Ok(Some(frame)) => match frame.into_data() {
+                    Ok(piece) if !piece.is_empty() => return Poll::Ready(Some(Ok(piece))),
+                    _ => {}
+                },
+            }
+        }
     }
 }
 
@@ -148,47 +186,28 @@ impl Body for Relay {
             return Poll::Ready(None);
         }
         loop {
-            let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(cx) else {
-                if this.is_silent(cx) {
-                    if this.done {
-                        return Poll::Ready(this.finished().map(Ok));
-                    }
-                    return Poll::Ready(Some(Err(this.break_off(Error::Silent))));
-                }
-                return Poll::Pending;
-            };
-            match frame {
-                // An empty DATA frame is counted against the whole connection by HTTP/2.
-                Some(Ok(frame)) if frame.data_ref().is_some_and(Bytes::is_empty) => {}
-                Some(Ok(frame)) => {
-                    // Engines send no trailers that anybody reads; ours take their place.
-                    let Ok(data) = frame.into_data() else { continue };
-                    if this.stream {
-                        this.last = Instant::now();
-                        this.meter.chunk(this.last);
-                        if data.trim_ascii_end().ends_with(DONE) {
-                            this.done = true;
-                            this.patience = DONE_SILENCE;
-                            this.silence.as_mut().reset(tokio::time::Instant::now() + DONE_SILENCE);
-                        }
-                    }
-                    let data = this.usage.pass(data);
-                    if !data.is_empty() {
-                        return Poll::Ready(Some(Ok(Frame::data(data))));
-                    }
-                }
-                Some(Err(error)) => return Poll::Ready(Some(Err(this.break_off(error.into())))),
+            let piece = match std::task::ready!(this.poll_piece(cx)) {
+                Some(Ok(piece)) => this.came(piece),
+                Some(Err(error)) => Err(this.break_off(error)),
                 None => return Poll::Ready(this.finished().map(Ok)),
+            };
+            if !piece.as_ref().is_ok_and(Bytes::is_empty) {
+                return Poll::Ready(Some(piece.map(Frame::data)));
             }
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.ended || (!self.stream && !self.usage.is_on() && self.body.is_end_stream())
+        let all_read = self.first.is_none() && self.body.is_end_stream();
+        self.ended || (!self.stream && !self.usage.is_on() && all_read)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        let first = self.first.as_ref().map_or(0, Bytes::len) as u64;
+        match self.body.size_hint().exact() {
+            Some(rest) => SizeHint::with_exact(first + rest),
+            None => SizeHint::default(),
+        }
     }
 }
 
@@ -198,7 +217,7 @@ impl Drop for Relay {
         if self.ended {
             return;
         }
-        if self.body.is_end_stream() {
+        if self.first.is_none() && self.body.is_end_stream() {
             self.end();
             return;
         }

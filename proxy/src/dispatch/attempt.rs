@@ -1,18 +1,22 @@
 //! One replica asked once.
 
-use super::{Ask, Dispatcher};
+use super::{
+    Ask, Dispatcher,
+    first::{self, First},
+    patience::within,
+    sense::{self, Sense},
+};
 use crate::{
     errors::Cause,
     http::{
         answer::{Relay, Watched},
         endpoint::Dialect,
-        headers,
+        headers, sse,
     },
     pool::Lease,
     prompt,
     tally::Tally,
 };
-use bytes::Bytes;
 use dunlin_node::{
     dial,
     hop::{Body, ResponseBody, SendError, Unsent},
@@ -23,21 +27,11 @@ use dunlin_protocol::{
     load::LoadReport,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header};
-use http_body::Body as _;
-use http_body_util::BodyExt;
-use std::time::Duration;
+use std::sync::atomic::AtomicBool;
 use tokio::time;
 
-/// Body bytes after which a replica gets twice the time to its first byte.
-const LONG_PROMPT: usize = 256 << 10;
 /// Bytes at the beginning of a response in which its id is looked for.
 const RESPONSE_HEAD: usize = 1024;
-/// Bytes of an answer in one piece up to which it is read to its end before the client gets any of it.
-const HELD: u64 = 256 << 10;
-/// How much longer the deadline gets at most for a long prompt, and for an answer in one piece, which begins when all of
-/// it has been generated.
-const PATIENCE: u32 = 5;
-
 /// Why there is no answer to show.
 pub(super) enum Failure {
     /// All its slots are taken.
@@ -55,11 +49,12 @@ pub(super) enum Failure {
 impl Dispatcher {
     /// Asks the leased replica and waits for the first byte of its answer.
     pub(super) async fn attempt(&self, ask: &Ask, mut lease: Lease) -> Result<Response<Relay>, Failure> {
-        let answer = match time::timeout(self.patience(ask), self.first_byte(ask, &lease)).await {
-            Err(_) => Err(Refused::Failed(Cause::Timeout)),
-            Ok(answer) => answer,
-        };
-        let (mut answer, first, trailers) = match answer {
+        let (deadlines, told) = self.deadlines(lease.replica(), ask.want.prompt.kib(), ask.want.stream);
+        let murmurs = AtomicBool::new(false);
+        let mut request = request(ask, &lease);
+        request.headers_mut().extend(told);
+        let answer = within(&deadlines, &murmurs, self.first_byte(ask, &lease, request, &murmurs)).await;
+        let (mut answer, first) = match answer.unwrap_or(Err(Refused::Failed(Cause::Timeout))) {
             Ok(answer) => answer,
             Err(Refused::Full) => {
                 lease.refused();
@@ -80,15 +75,23 @@ impl Dispatcher {
                 return Err(Failure::Failed(cause));
             }
         };
+        let sense = sense_of(ask, &answer, &first);
+        if let Sense::Nonsense(what) = sense {
+            lease.failed();
+            return Err(Failure::Failed(Cause::Nonsense(what)));
+        }
+        if let (Sense::Error(status), false) = (sense, is_event_stream(answer.headers())) {
+            *answer.status_mut() = status.unwrap_or(StatusCode::BAD_GATEWAY);
+        }
         let status = answer.status();
-        let failing = status.is_server_error();
+        let failing = status.is_server_error() || matches!(sense, Sense::Error(_));
         if is_failure_of_replica(status) {
             lease.failed();
         } else if !failing {
             lease.answered();
         }
         if ask.dialect == Dialect::Responses
-            && let Some(response) = first.as_deref().and_then(response_id)
+            && let Some(response) = first.piece.as_deref().and_then(response_id)
         {
             lease.holds(response);
         }
@@ -99,28 +102,38 @@ impl Dispatcher {
         if is_stream {
             answer.headers_mut().remove(header::CONTENT_LENGTH);
         }
-        let watch = is_stream.then(|| Watched::new(ask.dialect, self.inter_token));
+        let watch = is_stream.then(|| Watched::new(ask.dialect, deadlines));
         let mut tally =
             Tally::new(ask.want.model.clone(), ask.want.prompt.bytes, self.metrics.clone(), ask.account.clone());
-        tally.take(&trailers);
-        if !status.is_success() {
+        if !status.is_success() || failing {
             tally.cancel();
         }
         let answer = answer.map(|rest| {
-            Relay::new((first, rest), watch, failing, lease, tally, self.handle.clone(), self.metrics.clone())
+            Relay::new(first, rest, watch, failing, lease, tally, (self.handle.clone(), self.metrics.clone()))
         });
         if is_failure_of_replica(status) {
             return Err(Failure::Answered(Cause::Status(status.as_u16()), Box::new(answer)));
         }
+        // Of a client's own mistake another replica would say the same.
+        if let Sense::Error(status) = sense
+            && !status.is_some_and(|status| status.is_client_error())
+        {
+            return Err(Failure::Answered(Cause::Nonsense("an error as if it were an answer"), Box::new(answer)));
+        }
         Ok(answer)
     }
 
-    /// Sends the request and reads up to the first piece of the answer's body, or to the end of a short one with what
-    /// follows it.
-    async fn first_byte(&self, ask: &Ask, lease: &Lease) -> Result<Begun, Refused> {
+    /// Sends the request and reads up to the first piece of the answer's body.
+    async fn first_byte(
+        &self,
+        ask: &Ask,
+        lease: &Lease,
+        request: Request<Body>,
+        murmurs: &AtomicBool,
+    ) -> Result<(Response<ResponseBody>, First), Refused> {
         let replica = lease.replica();
         self.connect(replica.peer).await?;
-        let mut answer = self.handle.hop().send(replica.peer, request(ask, lease)).await.map_err(|error| {
+        let mut answer = self.handle.hop().send(replica.peer, request).await.map_err(|error| {
             tracing::debug!(%replica, %error, "not answered");
             match error {
                 SendError::NotSent(_, Unsent::Full(_)) => Refused::Full,
@@ -129,24 +142,16 @@ impl Dispatcher {
             }
         })?;
         self.take_load(replica.peer, answer.headers());
+        self.hear_bounds(replica, answer.headers());
         if let Some(refused) = refusal(answer.headers()) {
             return Err(refused);
         }
-        let mut trailers = HeaderMap::new();
-        let mut first = first_piece(answer.body_mut(), &mut trailers).await?;
-        if let Some(first) = &mut first
-            && is_short(answer.body())
-        {
-            // The client has nothing of it yet, so that another replica may be asked if the rest does not come.
-            while let Some(piece) = first_piece(answer.body_mut(), &mut trailers).await? {
-                *first = [first.as_ref(), piece.as_ref()].concat().into();
-            }
-        }
-        // A stream of events that ends before the first is one that broke off.
-        if first.is_none() && is_event_stream(answer.headers()) {
-            return Err(Refused::Failed(Cause::Lost));
-        }
-        Ok((answer, first, trailers))
+        let first = if is_event_stream(answer.headers()) {
+            first::event(answer.body_mut(), murmurs).await?
+        } else {
+            first::piece(answer.body_mut(), ask.path.path(), &self.held).await?
+        };
+        Ok((answer, first))
     }
 
     pub(super) async fn connect(&self, peer: PeerId) -> Result<(), Refused> {
@@ -170,12 +175,6 @@ impl Dispatcher {
             self.handle.observe_load(peer, report);
         }
     }
-
-    fn patience(&self, ask: &Ask) -> Duration {
-        let long = 1 + u32::try_from(ask.body.len() / LONG_PROMPT).unwrap_or(PATIENCE);
-        let factor = if ask.want.stream { long.min(PATIENCE) } else { PATIENCE };
-        self.first_byte * factor
-    }
 }
 
 /// Whether an engine's answer says that the replica, and not the request, is at fault: an engine whose worker process has
@@ -185,8 +184,17 @@ fn is_failure_of_replica(status: StatusCode) -> bool {
     matches!(status, StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT)
 }
 
-/// The head of an answer, the beginning of its body, and the trailers of one that is all there.
-type Begun = (Response<ResponseBody>, Option<Bytes>, HeaderMap);
+/// What an answer of success is; of others the status says it.
+fn sense_of(ask: &Ask, answer: &Response<ResponseBody>, first: &First) -> Sense {
+    let begun = first.piece.as_deref().unwrap_or_default();
+    if !answer.status().is_success() || answer.status() == StatusCode::NO_CONTENT {
+        return Sense::Answer;
+    }
+    if is_event_stream(answer.headers()) {
+        return sse::data_of(begun).next().map_or(Sense::Answer, sense::of_event);
+    }
+    sense::of_answer(ask.path.path(), answer.headers(), begun, first.whole)
+}
 
 /// Why a replica gave no answer of its engine.
 pub(super) enum Refused {
@@ -228,27 +236,6 @@ fn refusal(headers: &HeaderMap) -> Option<Refused> {
         // A fault that only a newer agent knows is at least not the engine's answer.
         None => Refused::Failed(Cause::Agent),
     })
-}
-
-/// Whether the answer comes in one piece, which is all there when its beginning is, and is short enough to be held.
-fn is_short(body: &ResponseBody) -> bool {
-    body.size_hint().exact().is_some_and(|left| left <= HELD)
-}
-
-/// The first piece that is not empty; `None` for an empty body.
-async fn first_piece(body: &mut ResponseBody, trailers: &mut HeaderMap) -> Result<Option<Bytes>, Refused> {
-    while !body.is_end_stream() {
-        match body.frame().await {
-            None => break,
-            Some(Err(_)) => return Err(Refused::Failed(Cause::Lost)),
-            Some(Ok(frame)) => match frame.into_data() {
-                Ok(piece) if !piece.is_empty() => return Ok(Some(piece)),
-                Ok(_) => {}
-                Err(frame) => trailers.extend(frame.into_trailers().unwrap_or_default()),
-            },
-        }
-    }
-    Ok(None)
 }
 
 /// The hash of the id of a response, on which the client may build its next request: in the first event of a stream and

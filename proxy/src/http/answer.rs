@@ -3,7 +3,6 @@
 
 mod held;
 mod relay;
-mod silence;
 
 pub(crate) use held::{Held, Outcome};
 pub(crate) use relay::{Relay, Watched};
@@ -15,6 +14,7 @@ use std::{
     pin::Pin,
     task::{Context, Poll},
 };
+use tokio::sync::OwnedSemaphorePermit;
 
 /// The replica's stream broke off, and the client must see that: hyper closes the connection without a proper end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -30,12 +30,19 @@ pub(crate) enum Body {
     Relay(Box<Relay>),
     /// Begun without one.
     Held(Box<Held>),
+    /// Any of them, of a request that counts as in flight until the client has all of it.
+    Counted(Box<(Body, OwnedSemaphorePermit)>),
 }
 
 impl Body {
     /// Of bytes at hand.
     pub(crate) fn whole(bytes: impl Into<Bytes>) -> Self {
         Self::Whole(bytes.into())
+    }
+
+    /// The same, counted by `permit`.
+    pub(crate) fn counted(self, permit: OwnedSemaphorePermit) -> Self {
+        Self::Counted(Box::new((self, permit)))
     }
 }
 
@@ -51,6 +58,7 @@ impl http_body::Body for Body {
             }
             Self::Relay(relay) => Pin::new(relay.as_mut()).poll_frame(cx),
             Self::Held(held) => Pin::new(held.as_mut()).poll_frame(cx),
+            Self::Counted(counted) => return Pin::new(&mut counted.0).poll_frame(cx),
         };
         stall::note(if frame.is_pending() { stall::Body::Waits } else { stall::Body::Yielded });
         frame
@@ -61,6 +69,7 @@ impl http_body::Body for Body {
             Self::Whole(bytes) => bytes.is_empty(),
             Self::Relay(relay) => relay.is_end_stream(),
             Self::Held(_) => false,
+            Self::Counted(counted) => counted.0.is_end_stream(),
         }
     }
 
@@ -69,6 +78,7 @@ impl http_body::Body for Body {
             Self::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
             Self::Relay(relay) => relay.size_hint(),
             Self::Held(_) => SizeHint::default(),
+            Self::Counted(counted) => counted.0.size_hint(),
         }
     }
 }

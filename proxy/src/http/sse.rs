@@ -4,6 +4,10 @@
 //! Only whole events are passed on. Engines write whole events, so nothing waits in the normal case; but when a replica
 //! dies in the middle of one, an error event can still follow what the client has.
 
+mod opening;
+
+pub(crate) use opening::{Opening, comments, is_comment, opening};
+
 use bytes::{Bytes, BytesMut};
 use memchr::memmem::Finder;
 use std::{borrow::Cow, sync::LazyLock};

@@ -127,6 +127,24 @@ fn higher_priorities_come_first_and_nobody_starves() {
     assert_eq!(low, 8);
 }
 
+/// Who waits in a long line sees others come in between, turn after turn: its wait is told with them.
+#[test]
+fn the_wait_counts_those_who_come_in_between() {
+    let (mut line, m, mut now) = (Line::new(999, 999), model("m"), Instant::now());
+    for n in 0..100 {
+        join_as(&mut line, 1, &m, n).unwrap();
+    }
+    for _ in 0..60 {
+        join_as(&mut line, 2, &m, 200).unwrap();
+        now += Duration::from_millis(500);
+        let (place, _) = line.waiters(&m, 1).next().unwrap();
+        line.serve(&m, place, now).unwrap();
+    }
+    // Seventy are left, and every other turn is another's.
+    let wait = line.wait(&m, 1, USUAL).unwrap().as_secs_f64();
+    assert!((68.0..=74.0).contains(&wait), "{wait}");
+}
+
 #[test]
 fn what_a_low_one_was_granted_and_refused_is_next_all_the_same() {
     let (mut line, m) = (Line::new(99, 99), model("m"));

@@ -4,6 +4,7 @@ use super::{Place, Priority, pace::Pace};
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet, HashMap},
+    time::{Duration, Instant},
 };
 
 /// How many turns in a row may pass over the tenant that has waited for its turn for longest, because others come before
@@ -22,7 +23,7 @@ pub(super) struct Turns<W> {
     /// Turns that have passed over the first of `turns`.
     passes: u32,
     /// How fast they are served.
-    pub(super) pace: Pace,
+    pace: Pace,
 }
 
 /// One tenant's waiting requests.
@@ -30,6 +31,8 @@ pub(super) struct Turns<W> {
 struct Tenant<W> {
     waits: BTreeMap<Place, W>,
     rank: Rank,
+    /// How fast its own are served.
+    pace: Pace,
 }
 
 /// Where a tenant stands. No two stand at one place: each turn is given once.
@@ -60,7 +63,8 @@ impl<W> Turns<W> {
         if let Some(Tenant { rank, .. }) = &known {
             self.unfile(*rank);
         }
-        let (mut waits, rank) = known.map_or((BTreeMap::new(), None), |known| (known.waits, Some(known.rank)));
+        let rank = known.as_ref().map(|known| known.rank);
+        let (mut waits, pace) = known.map(|known| (known.waits, known.pace)).unwrap_or_default();
         let turn = match rank {
             _ if refused => self.turns.keys().next().map_or(0, |first| first - 1),
             Some(rank) => rank.turn,
@@ -68,14 +72,15 @@ impl<W> Turns<W> {
         };
         let refused = refused || rank.is_some_and(|rank| rank.refused.0);
         waits.insert(place, waiter);
-        self.file(place.tenant, waits, Rank { refused: Reverse(refused), priority: Reverse(priority), turn });
+        let rank = Rank { refused: Reverse(refused), priority: Reverse(priority), turn };
+        self.file(place.tenant, Tenant { waits, rank, pace });
         self.places.insert(place)
     }
 
-    fn file(&mut self, tenant: u64, waits: BTreeMap<Place, W>, rank: Rank) {
-        self.ranks.insert(rank, tenant);
-        self.turns.insert(rank.turn, tenant);
-        self.tenants.insert(tenant, Tenant { waits, rank });
+    fn file(&mut self, name: u64, tenant: Tenant<W>) {
+        self.ranks.insert(tenant.rank, name);
+        self.turns.insert(tenant.rank.turn, name);
+        self.tenants.insert(name, tenant);
     }
 
     fn unfile(&mut self, rank: Rank) {
@@ -101,8 +106,8 @@ impl<W> Turns<W> {
         Some(waiter)
     }
 
-    /// Leaves since it is served: the tenant has had its turn.
-    pub(super) fn serve(&mut self, place: Place) -> Option<W> {
+    /// Leaves since it is served at `now`: the tenant has had its turn.
+    pub(super) fn serve(&mut self, place: Place, now: Instant) -> Option<W> {
         let rank = self.tenants.get(&place.tenant)?.rank;
         let longest = self.longest().map(|(rank, _)| rank);
         let waiter = self.take(place)?;
@@ -111,10 +116,12 @@ impl<W> Turns<W> {
             Some(longest) if rank != longest => self.passes,
             _ => 0,
         };
-        if let Some(Tenant { waits, .. }) = self.tenants.remove(&place.tenant) {
+        self.pace.served(now);
+        if let Some(Tenant { waits, mut pace, .. }) = self.tenants.remove(&place.tenant) {
             self.unfile(rank);
-            let turn = self.last_turn();
-            self.file(place.tenant, waits, Rank { refused: Reverse(false), turn, ..rank });
+            pace.served(now);
+            let rank = Rank { refused: Reverse(false), turn: self.last_turn(), ..rank };
+            self.file(place.tenant, Tenant { waits, rank, pace });
         }
         Some(waiter)
     }
@@ -156,11 +163,18 @@ impl<W> Turns<W> {
         std::iter::from_fn(move || foreseen.next()).take(at_most)
     }
 
+    /// About how long one more of `tenant` would wait: as long as those take who are before it now, or as its own take,
+    /// which tell of those who come in between. `None`: nothing is known of that.
+    pub(super) fn wait(&self, tenant: u64, priority: Priority) -> Option<Duration> {
+        let own = self.tenants.get(&tenant).and_then(|tenant| tenant.pace.wait(tenant.waits.len()));
+        self.pace.wait(self.ahead_of_next(tenant, priority)).max(own)
+    }
+
     /// About how many will be served before one more of `tenant`.
-    pub(super) fn ahead_of_next(&self, tenant: u64, priority: Priority) -> usize {
+    fn ahead_of_next(&self, tenant: u64, priority: Priority) -> usize {
         let own = self.len_of(tenant);
         let (mut ahead, mut behind) = (own, 0_usize);
-        for (whose, Tenant { waits, rank }) in &self.tenants {
+        for (whose, Tenant { waits, rank, .. }) in &self.tenants {
             match rank.priority.0.cmp(&priority) {
                 _ if *whose == tenant => {}
                 std::cmp::Ordering::Greater => ahead += waits.len(),

@@ -70,7 +70,7 @@ async fn the_second_part_is_told_as_the_first() {
 
 #[tokio::test]
 async fn silence_is_a_loss_and_comments_are_none() {
-    let mesh = Mesh::with(|config| config.inter_token = Duration::from_millis(250)).await;
+    let mesh = Mesh::with(|config| config.inter_token = Some(Duration::from_millis(250))).await;
     let pings = Play::Stream(
         vec![ROLE, ": ping\n\n", ": ping\n\n", ": ping\n\n", ONE, LAST, DONE],
         Duration::from_millis(120),

@@ -39,7 +39,7 @@ async fn a_replica_killed_under_load_fails_no_request() {
 /// C7: it takes the request and never answers.
 #[tokio::test]
 async fn a_hung_replica_costs_one_deadline_and_is_left_for_another() {
-    let mesh = Mesh::with(|config| config.first_byte = SHORT).await;
+    let mesh = Mesh::with(|config| config.first_byte = Some(SHORT)).await;
     let (hangs, good) =
         (Engine::new(Play::Hang), Engine::new(Play::Stream(vec!["data: [DONE]\n\n"], SHORT / 30, true)));
     let _hangs = mesh.agent(&["m"], 4, &hangs).await;

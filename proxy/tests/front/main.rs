@@ -11,5 +11,6 @@ mod keys;
 mod limits;
 mod mesh;
 mod passing;
+mod slow;
 mod streams;
 mod waiting;

@@ -105,11 +105,17 @@ async fn an_error_in_a_stream_forgives_no_earlier_failure() {
 #[tokio::test]
 async fn a_broken_answer_is_told_in_the_endpoints_dialect_or_by_a_broken_connection() {
     let mesh = Mesh::new().await;
+    // Short, the client has nothing of it yet.
     let half = Engine::new(Play::Half("{\"half\":"));
     let _half = mesh.agent(&["half"], 4, &half).await;
     let answer = mesh.client().chat("half").await;
-    assert!(answer.broken && answer.text() == "{\"half\":", "{answer:?}");
-    let engine = Engine::new(Play::Stream(vec!["{\"half\":"], Duration::from_millis(5), false));
+    assert_eq!((answer.status, answer.code().as_str()), (StatusCode::SERVICE_UNAVAILABLE, "replicas_failed"));
+    assert_eq!(half.asked(), 3);
+    let long: &'static str = Box::leak(format!("{{\"half\":\"{}", "x".repeat(300_000)).into_boxed_str());
+    half.play(Play::Half(long));
+    let answer = mesh.client().chat("half").await;
+    assert!(answer.broken && long.starts_with(&answer.text()), "{} bytes", answer.body.len());
+    let engine = Engine::new(Play::Stream(vec!["event: x\ndata: {}\n\n"], Duration::from_millis(5), false));
     let _agent = mesh.agent(&["m"], 4, &engine).await;
     let body = r#"{"model":"m","stream":true}"#;
     let answer = mesh.client().post("/v1/messages", body).await.text();
@@ -165,7 +171,7 @@ async fn comments_keep_a_waiting_stream_alive() {
 async fn what_goes_wrong_after_the_head_is_told_by_an_event() {
     let mesh = Mesh::with(|config| {
         config.silence = Duration::from_millis(50);
-        config.first_byte = Duration::from_millis(200);
+        config.first_byte = Some(Duration::from_millis(200));
     })
     .await;
     let engine = Engine::new(Play::Hang);

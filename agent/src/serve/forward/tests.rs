@@ -50,15 +50,18 @@ fn request(model: &ModelId) -> Request {
     request.body(Body::empty()).unwrap()
 }
 
-/// How long to wait is the proxy's decision, whose user may allow an hour; dropping the stream ends it.
+/// What the user of the proxy set counts; dropping the stream ends it.
 #[tokio::test]
-async fn the_agent_waits_longer_than_any_proxy() {
+async fn the_agent_waits_as_long_as_its_caller_says() {
     let engine = Engine::listen().await;
     let model = ModelId::new("tiny").unwrap();
-    let waiting = tokio::spawn(engine.agent(&model).oneshot(request(&model)));
+    let mut request = request(&model);
+    let hour = Bounds { whole_s: 3600.0, ..Bounds::default() }.to_header();
+    request.headers_mut().insert(BOUNDS, hour.parse().unwrap());
+    let waiting = tokio::spawn(engine.agent(&model).oneshot(request));
     let stream = engine.asked().await;
     tokio::time::pause();
-    tokio::time::advance(limits::FIRST_BYTE).await;
+    tokio::time::advance(Duration::from_secs(3590)).await;
     tokio::time::resume();
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert!(!waiting.is_finished(), "the agent gave up first");
@@ -68,18 +71,33 @@ async fn the_agent_waits_longer_than_any_proxy() {
     assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "late");
 }
 
-/// And yet nothing stays for ever.
+/// And else as long as the runtime says, for an engine that sends a head and nothing more, too.
 #[tokio::test]
-async fn an_engine_that_never_answers_is_given_up_at_last() {
-    let engine = Engine::listen().await;
-    let model = ModelId::new("tiny").unwrap();
-    let waiting = tokio::spawn(engine.agent(&model).oneshot(request(&model)));
-    let _stream = engine.asked().await;
-    tokio::time::pause();
-    tokio::time::advance(FIRST_BYTE).await;
-    tokio::time::resume();
-    let answer = waiting.await.unwrap().unwrap();
-    assert_eq!((answer.status().as_u16(), &answer.headers()[RETRY_SAFE]), (504, &"no".parse().unwrap()));
+async fn an_engine_that_never_answers_is_given_up() {
+    for (prompt, seconds) in [("1 1", 120), ("1", 600), ("256 1", 240)] {
+        for head in ["", "HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\n"] {
+            let engine = Engine::listen().await;
+            let model = ModelId::new("tiny").unwrap();
+            let mut request = request(&model);
+            request.headers_mut().insert(PROMPT, prompt.parse().unwrap());
+            let waiting = tokio::spawn(engine.agent(&model).oneshot(request));
+            let mut stream = engine.asked().await;
+            stream.write_all(head.as_bytes()).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            tokio::time::pause();
+            tokio::time::advance(Duration::from_secs(seconds - 2)).await;
+            tokio::time::resume();
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            assert!(!waiting.is_finished(), "{prompt}: too early");
+            tokio::time::pause();
+            tokio::time::advance(Duration::from_secs(4)).await;
+            tokio::time::resume();
+            let answer = waiting.await.unwrap().unwrap();
+            assert_eq!((answer.status().as_u16(), &answer.headers()[RETRY_SAFE]), (504, &"no".parse().unwrap()));
+            let said = Bounds::from_header(answer.headers()[BOUNDS].to_str().unwrap()).unwrap();
+            assert_eq!((said.first_byte_s, said.whole_s), (120.0, 600.0));
+        }
+    }
 }
 
 #[tokio::test]

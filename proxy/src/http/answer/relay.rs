@@ -3,29 +3,33 @@
 use super::{
     Broken,
     held::{Waited, Waiting},
-    silence::Silence,
 };
 use crate::{
     continuation::Refusal,
-    dispatch::resume::{Keep, Resumed},
+    dispatch::{
+        First,
+        resume::{Keep, Resumed},
+    },
     errors,
     http::{
         endpoint::Dialect,
-        sse::{Stage, Watch},
+        sse::{self, Stage, Watch},
     },
     metrics::Metrics,
     pool::Lease,
     tally::Tally,
 };
 use bytes::Bytes;
-use dunlin_node::{Handle, hop::ResponseBody};
-use dunlin_protocol::{hop, id::ReplicaId, load::LoadReport};
+use dunlin_node::{
+    Handle,
+    hop::{Reservation, ResponseBody, Silence},
+};
+use dunlin_protocol::{hop, id::ReplicaId, load::LoadReport, runtime::Deadlines};
 use http_body::{Body, Frame, SizeHint};
 use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
-    time::Duration,
 };
 use tokio::time::Instant;
 
@@ -40,9 +44,10 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
-    /// A stream that begins, lost when it says nothing for longer than `inter_token`.
-    pub(crate) fn new(dialect: Dialect, inter_token: Duration) -> Self {
-        Self { watch: Watch::default(), dialect, silence: Silence::new(inter_token) }
+    /// A stream that begins, lost when it says nothing, or nothing but comments, for too long.
+    pub(crate) fn new(dialect: Dialect, deadlines: Deadlines) -> Self {
+        let silence = Silence::new(deadlines.inter_token, deadlines.whole);
+        Self { watch: Watch::default(), dialect, silence }
     }
 }
 
@@ -61,6 +66,8 @@ enum Next {
 pub(crate) struct Relay {
     /// The piece that was waited for before anything was sent.
     first: Option<Bytes>,
+    /// What that takes.
+    memory: Option<Reservation>,
     rest: Option<ResponseBody>,
     /// Set for event streams.
     watch: Option<Watched>,
@@ -82,18 +89,21 @@ impl Relay {
     /// `first` is what has been read of the body already; `watch` is set for event streams; `failing` for an answer
     /// that is an error of the engine.
     pub(crate) fn new(
-        (first, rest): (Option<Bytes>, ResponseBody),
+        first: First,
+        rest: ResponseBody,
         watch: Option<Watched>,
         failing: bool,
         lease: Lease,
         tally: Tally,
-        handle: Handle,
-        metrics: Arc<Metrics>,
+        (handle, metrics): (Handle, Arc<Metrics>),
     ) -> Self {
-        let all_there = rest.is_end_stream();
+        let First { piece: first, memory, whole, trailers } = first;
+        let all_there = whole || rest.is_end_stream();
         let (keep, resuming, last_load) = (None, None, None);
         let (rest, lease) = (Some(rest), Some(lease));
-        let mut relay = Self { first, rest, watch, keep, resuming, lease, failing, tally, last_load, handle, metrics };
+        let mut relay =
+            Self { first, memory, rest, watch, keep, resuming, lease, failing, tally, last_load, handle, metrics };
+        relay.take(&trailers);
         if all_there {
             relay.rest = None;
             // The slot goes back now, not when the client has read the answer. A stream has yet to prove itself whole.
@@ -126,7 +136,11 @@ impl Relay {
     fn pass(&mut self, piece: Bytes) -> Option<Frame<Bytes>> {
         let mut out = match &mut self.watch {
             Some(watched) => {
-                watched.silence.broken();
+                if sse::is_comment(&piece) {
+                    watched.silence.murmured();
+                } else {
+                    watched.silence.broken();
+                }
                 watched.watch.push(piece)
             }
             None => piece,
@@ -308,10 +322,11 @@ impl Body for Relay {
                 };
                 return Poll::Ready(Some(Ok(frame)));
             }
-            if let Some(first) = this.first.take()
-                && let Some(frame) = this.pass(first)
-            {
-                return Poll::Ready(Some(Ok(frame)));
+            if let Some(first) = this.first.take() {
+                this.memory = None;
+                if let Some(frame) = this.pass(first) {
+                    return Poll::Ready(Some(Ok(frame)));
+                }
             }
             let next = match ready!(this.poll_rest(cx)) {
                 Some(Ok(frame)) => match frame.into_data() {
