@@ -80,12 +80,15 @@ impl Dispatcher {
             lease.failed();
             return Err(Failure::Failed(Cause::Nonsense(what)));
         }
+        let at_fault = is_failure_of_replica(answer.status());
+        // Of a client's own mistake another replica would say the same.
+        let is_error = matches!(sense, Sense::Error(status) if !status.is_some_and(|status| status.is_client_error()));
         if let (Sense::Error(status), false) = (sense, is_event_stream(answer.headers())) {
             *answer.status_mut() = status.unwrap_or(StatusCode::BAD_GATEWAY);
         }
         let status = answer.status();
-        let failing = status.is_server_error() || matches!(sense, Sense::Error(_));
-        if is_failure_of_replica(status) {
+        let failing = status.is_server_error() || is_error;
+        if at_fault {
             lease.failed();
         } else if !failing {
             lease.answered();
@@ -111,13 +114,10 @@ impl Dispatcher {
         let answer = answer.map(|rest| {
             Relay::new(first, rest, watch, failing, lease, tally, (self.handle.clone(), self.metrics.clone()))
         });
-        if is_failure_of_replica(status) {
+        if at_fault {
             return Err(Failure::Answered(Cause::Status(status.as_u16()), Box::new(answer)));
         }
-        // Of a client's own mistake another replica would say the same.
-        if let Sense::Error(status) = sense
-            && !status.is_some_and(|status| status.is_client_error())
-        {
+        if is_error {
             return Err(Failure::Answered(Cause::Nonsense("an error as if it were an answer"), Box::new(answer)));
         }
         Ok(answer)
@@ -146,7 +146,7 @@ impl Dispatcher {
         if let Some(refused) = refusal(answer.headers()) {
             return Err(refused);
         }
-        let first = if is_event_stream(answer.headers()) {
+        let first = if answer.status().is_success() && is_event_stream(answer.headers()) {
             first::event(answer.body_mut(), murmurs).await?
         } else {
             first::piece(answer.body_mut(), ask.path.path(), &self.held).await?
