@@ -112,8 +112,7 @@ impl Asker {
         // Whoever waits still hangs up at the end.
         let _ = runtime.block_on(async { time::timeout(time, clients(counts.clone())).await });
         drop(runtime);
-        let counts = counts.lock().unwrap().clone();
-        counts
+        counts.lock().unwrap().clone()
     }
 
     async fn ask(&self, counts: &Mutex<Counts>) {
