@@ -6,6 +6,7 @@ mod demo;
 mod engines;
 mod keys;
 mod membership;
+mod pod;
 mod service;
 pub(crate) mod values;
 
@@ -14,6 +15,7 @@ pub(crate) use demo::DemoEngineArgs;
 pub(crate) use engines::{EngineArgs, Tool};
 pub(crate) use keys::{KeysArgs, KeysCommand};
 pub(crate) use membership::{DelegateArgs, InviteArgs, InviteCommand, KeyCommand, MeshCommand};
+pub(crate) use pod::EngineArgs as PodEngineArgs;
 pub(crate) use service::{AgentArgs, EndpointArgs, NodeArgs, ProxyArgs, RelayArgs, ThreadArgs, UpArgs};
 
 use crate::complete;
@@ -113,6 +115,15 @@ Example:
     /// Run the simulated engine by itself: vLLM's API with settable speed and faults
     #[command(after_help = "Example:\n  dunlin demo-engine --http 127.0.0.1:8000 --tokens-per-second 50 --slots 4")]
     DemoEngine(DemoEngineArgs),
+    /// Run an engine in a container of its own, at the word of the agent in another container of the pod
+    #[command(after_help = "\
+The agent (`dunlin agent --sidecar DIR`) leaves this executable and its socket in DIR, a folder that both containers see.
+What the engine writes goes to standard output and to the agent, which says when the engine is started again. On SIGTERM the
+agent finishes its requests, then the engine is ended; SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2 and SIGWINCH are passed on.
+
+Example:
+  /dunlin/dunlin engine -- vllm serve Qwen/Qwen3-8B --host 127.0.0.1 --port 8000")]
+    Engine(PodEngineArgs),
     /// List the members that this node knows
     #[command(after_help = "Examples:\n  dunlin peers\n  dunlin peers --output json | jq -r '.[].peer'")]
     Peers(ListingArgs),

@@ -6,6 +6,7 @@ mod completions;
 mod demo_engine;
 mod doctor;
 mod door;
+mod engine;
 mod invite;
 mod join;
 mod keys;
@@ -45,6 +46,7 @@ pub(crate) async fn run(args: Args) -> Result<()> {
         Command::Proxy(args) => proxy::run(args, home).await,
         Command::Relay(args) => relay::run(args, home).await,
         Command::DemoEngine(args) => demo_engine::run(args).await,
+        Command::Engine(args) => engine::run(args).await,
         Command::Peers(listing) => peers::run(home, listing.output).await,
         Command::Models(listing) => models::run(home, listing.output).await,
         Command::Status(listing) => status::run(home, listing.output).await,

@@ -123,7 +123,14 @@ fn prometheus_finds_the_rules_and_asks_the_right_ports() {
 #[test]
 fn command_lines_of_the_documentation_are_understood() {
     let mut count = 0;
-    for page in ["README.md", "docs/engines.md", "docs/routing.md", "docs/configuration.md", "examples/README.md"] {
+    for page in [
+        "README.md",
+        "docs/engines.md",
+        "docs/routing.md",
+        "docs/configuration.md",
+        "docs/kubernetes.md",
+        "examples/README.md",
+    ] {
         let text = read(page);
         let mut shell = false;
         for line in text.lines() {

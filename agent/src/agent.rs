@@ -4,7 +4,12 @@ use crate::{
     config::{Config, ContainerConfig, ENGINES, EngineConfig, Source},
     engine::{Client, EngineUrl, discover::Found},
     metrics::poll::poll,
+    pod::{
+        self,
+        attend::{Place, attend},
+    },
     prometheus::{self, Page},
+    readiness,
     replica::{
         Replica,
         life::live,
@@ -29,12 +34,12 @@ use std::{
     collections::{BTreeSet, HashSet},
     io,
     net::SocketAddr,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
 };
 use tokio::{
-    net::TcpListener,
+    net::{TcpListener, UnixListener},
     task::JoinSet,
     time::{sleep, timeout},
 };
@@ -77,6 +82,20 @@ pub enum Error {
         /// Why.
         error: io::Error,
     },
+    /// The folder of a sidecar can't be used.
+    #[error(transparent)]
+    Sidecar(#[from] pod::install::Error),
+    /// A pod has one engine.
+    #[error("a sidecar answers for one engine; give one --engine URL with --sidecar")]
+    TwoSidecars,
+    /// The kubelet's question has no place.
+    #[error("cannot listen on {address} for readiness: {error}; choose another address with --ready-http ADDR:PORT")]
+    Ready {
+        /// As configured.
+        address: SocketAddr,
+        /// Why.
+        error: io::Error,
+    },
     /// The page for Prometheus has no place.
     #[error("cannot listen on {address} for metrics: {error}; choose another address with --metrics-http ADDR:PORT")]
     Metrics {
@@ -103,6 +122,9 @@ pub struct Agent {
     owner: String,
     demos: Vec<(Arc<Replica>, crate::demo::Engine)>,
     metrics: Option<TcpListener>,
+    ready: Option<TcpListener>,
+    /// The socket for the shim and the loader of the pod.
+    sidecar: Option<UnixListener>,
 }
 
 impl Agent {
@@ -137,14 +159,23 @@ impl Agent {
         };
         let catalogue = Arc::new(config.catalogue.clone());
         let service = Arc::new(Service::new(replicas, Client::new()));
-        let metrics = config.metrics_http.map(listen).transpose()?;
-        Ok(Self { config, catalogue, service, owner, demos, metrics })
+        let sidecar = sidecar_folder(&config.engines)?.map(pod::install::install).transpose()?;
+        let metrics = listen(config.metrics_http).map_err(|(address, error)| Error::Metrics { address, error })?;
+        // Last: a kubelet that can connect starts the other containers.
+        let ready = listen(config.ready_http).map_err(|(address, error)| Error::Ready { address, error })?;
+        Ok(Self { config, catalogue, service, owner, demos, metrics, ready, sidecar })
     }
 
     /// Where `GET /metrics` is answered, if anywhere; with the port that was chosen when none was asked for.
     #[must_use]
     pub fn metrics_addr(&self) -> Option<SocketAddr> {
         self.metrics.as_ref().and_then(|listener| listener.local_addr().ok())
+    }
+
+    /// Where `GET /ready` is answered, likewise.
+    #[must_use]
+    pub fn ready_addr(&self) -> Option<SocketAddr> {
+        self.ready.as_ref().and_then(|listener| listener.local_addr().ok())
     }
 
     /// The agent's routes on the mesh hop.
@@ -170,6 +201,9 @@ impl Agent {
         let mut tasks = Tasks { handle, watching: JoinSet::new(), announcing: JoinSet::new() };
         if let Some(listener) = self.metrics.take() {
             tasks.watching.spawn(prometheus::serve(listener, Page::new(self.service.replicas.clone())));
+        }
+        if let Some(listener) = self.ready.take() {
+            tasks.watching.spawn(readiness::serve(listener, self.status()));
         }
         for (replica, config) in self.service.replicas.all().iter().zip(&self.config.engines) {
             self.watch(&mut tasks, replica, config);
@@ -263,6 +297,12 @@ impl Agent {
                     let order = Order { args: args.clone(), container };
                     engines.spawn(supervise(replica, order, directory, stop.clone()));
                 }
+                Source::Sidecar { url, .. } => {
+                    let Some(listener) = self.sidecar.take() else { continue };
+                    let (url, directory, drain) = (url.clone(), self.config.directory.clone(), self.config.drain);
+                    let place = Place { url, directory, drain };
+                    engines.spawn(attend(Arc::clone(replica), listener, place, stop.clone()));
+                }
                 Source::Demo(_) => {}
             }
         }
@@ -306,7 +346,9 @@ fn no_engine_twice(engines: &[EngineConfig]) -> Result<(), Error> {
 
 fn replica(index: u16, engine: &EngineConfig, catalogue: &Catalogue) -> Result<Replica, Error> {
     let name = match &engine.source {
-        Source::Attach(_) => engine.runtime.clone().map_or_else(|| RuntimeName::new("openai"), Ok)?,
+        Source::Attach(_) | Source::Sidecar { .. } => {
+            engine.runtime.clone().map_or_else(|| RuntimeName::new("openai"), Ok)?
+        }
         Source::Launch { runtime, .. } => runtime.clone(),
         Source::Demo(_) => RuntimeName::new("demo")?,
     };
@@ -332,20 +374,31 @@ fn container_of(engine: &EngineConfig) -> Option<&ContainerConfig> {
     }
 }
 
-/// Only an attached engine of unknown kind is asked what it is.
+/// Only an engine of unknown kind that somebody else starts is asked what it is.
 fn is_unknown(engine: &EngineConfig) -> bool {
-    matches!(engine.source, Source::Attach(_)) && engine.runtime.is_none()
+    matches!(engine.source, Source::Attach(_) | Source::Sidecar { .. }) && engine.runtime.is_none()
 }
 
-fn listen(address: SocketAddr) -> Result<TcpListener, Error> {
+/// The folder that this agent shares with the one engine of its pod.
+fn sidecar_folder(engines: &[EngineConfig]) -> Result<Option<&Path>, Error> {
+    let mut folders = engines.iter().filter_map(|engine| match &engine.source {
+        Source::Sidecar { folder, .. } => Some(folder.as_path()),
+        _ => None,
+    });
+    let folder = folders.next();
+    if folders.next().is_some() { Err(Error::TwoSidecars) } else { Ok(folder) }
+}
+
+fn listen(address: Option<SocketAddr>) -> Result<Option<TcpListener>, (SocketAddr, io::Error)> {
+    let Some(address) = address else { return Ok(None) };
     let bound = std::net::TcpListener::bind(address).and_then(|listener| {
         listener.set_nonblocking(true)?;
         TcpListener::from_std(listener)
     });
-    bound.map_err(|error| Error::Metrics { address, error })
+    bound.map(Some).map_err(|error| (address, error))
 }
 
-fn make_directory(path: &std::path::Path) -> Result<(), Error> {
+fn make_directory(path: &Path) -> Result<(), Error> {
     let mut builder = std::fs::DirBuilder::new();
     builder.recursive(true);
     #[cfg(unix)]

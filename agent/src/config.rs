@@ -29,6 +29,8 @@ pub struct Config {
     pub drain: Duration,
     /// Where to listen for Prometheus, which `GET /metrics` answers there; `None` for nowhere.
     pub metrics_http: Option<SocketAddr>,
+    /// Where to listen for the kubelet, which `GET /ready` answers there; `None` for nowhere.
+    pub ready_http: Option<SocketAddr>,
     /// Local ports at which engines are looked for while the agent runs; those that other engines have already are left
     /// out. Empty: nothing is looked for, and there must be an engine.
     pub discover: BTreeSet<u16>,
@@ -47,6 +49,13 @@ pub enum Source {
         args: Vec<String>,
         /// Run it in a container instead.
         container: Option<ContainerConfig>,
+    },
+    /// `dunlin engine` runs it in another container of this pod, as this agent says.
+    Sidecar {
+        /// Where it listens.
+        url: EngineUrl,
+        /// The folder that both containers see: the executable and the socket lie there.
+        folder: PathBuf,
     },
     /// The simulated engine inside this program.
     Demo(crate::demo::Config),
@@ -166,6 +175,7 @@ impl Config {
             catalogue: Catalogue::built_in()?,
             drain: DRAIN,
             metrics_http: None,
+            ready_http: None,
             discover: BTreeSet::new(),
         })
     }

@@ -3,7 +3,7 @@
 //! Reading order: [`agent`] starts everything; [`replica`] is what all tasks of one engine share; `serve` takes requests
 //! from the mesh hop through [`admit`] to the [`engine`]; [`metrics`] and [`counters`] say how busy it is, `prometheus` to
 //! scrapers; [`supervise`] and [`output`] are for engines that the agent runs itself; `scout` finds those that come up
-//! later.
+//! later. In a pod the engine has a container of its own: [`shim`] is its first process, [`pod`] what the two say.
 
 pub mod admit;
 pub mod agent;
@@ -14,11 +14,15 @@ pub mod engine;
 pub mod metrics;
 pub mod outcomes;
 pub mod output;
+pub mod pod;
 mod prometheus;
+mod readiness;
 pub mod replica;
 mod replicas;
 mod scout;
 mod serve;
+pub mod shim;
+mod small_http;
 pub mod supervise;
 #[cfg(test)]
 mod test_data;

@@ -1,11 +1,12 @@
 //! The agent's page for Prometheus: what its engines do, read from the replicas at each scrape.
 
-mod server;
-
-pub(crate) use server::serve;
-
-use crate::{replica::Replica, replicas::Replicas};
+use crate::{
+    replica::Replica,
+    replicas::Replicas,
+    small_http::{self, Answer},
+};
 use dunlin_protocol::announcement::ReplicaState;
+use http::StatusCode;
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, text},
@@ -13,9 +14,17 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 use std::fmt;
+use tokio::net::TcpListener;
 
 /// Room for the text of a few engines.
 const PAGE_BYTES: usize = 8 * 1024;
+
+/// Answers `GET /metrics` until dropped.
+pub(crate) async fn serve(listener: TcpListener, page: Page) {
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    let answer = move || Answer { status: StatusCode::OK, kind, text: page.text() };
+    small_http::serve(listener, "/metrics", answer).await;
+}
 
 /// The page of one agent.
 #[derive(Debug)]

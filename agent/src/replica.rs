@@ -24,6 +24,7 @@ use dunlin_protocol::{
     announcement::{ReplicaState, ServedModel},
     id::ModelId,
     load::{EngineLoad, LoadReport},
+    pod::FetchProgress,
     record::Continuation,
     runtime::Runtime,
 };
@@ -123,6 +124,8 @@ pub(crate) struct Replica {
     process: Mutex<Option<Process>>,
     /// The container that the process runs.
     container: Mutex<Option<Named>>,
+    /// How far the loading of its weights has come, where the pod has a loader.
+    fetching: Mutex<Option<FetchProgress>>,
     restarts: AtomicU32,
     pub(crate) patience: Patience,
     /// Why its process is to be ended and started again; taken by its supervisor.
@@ -173,6 +176,7 @@ impl Replica {
             asked: Mutex::default(),
             process: Mutex::default(),
             container: Mutex::default(),
+            fetching: Mutex::default(),
             restarts: AtomicU32::new(0),
             patience: config.patience,
             restart: watch::Sender::new(None),
@@ -371,6 +375,14 @@ impl Replica {
     }
     pub(crate) fn container(&self) -> Option<Named> {
         lock(&self.container).clone()
+    }
+    pub(crate) fn set_fetching(&self, progress: FetchProgress) {
+        if lock(&self.fetching).replace(progress).is_none() {
+            self.set_serving(Err("its weights are being fetched".to_owned().into()));
+        }
+    }
+    pub(crate) fn fetching(&self) -> Option<FetchProgress> {
+        lock(&self.fetching).clone()
     }
     pub(crate) fn count_restart(&self) {
         self.restarts.fetch_add(1, Ordering::Relaxed);

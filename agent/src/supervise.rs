@@ -9,7 +9,7 @@ mod run;
 
 pub(crate) use orphan::reap_all;
 pub(crate) use plan::Order;
-pub(crate) use run::supervise;
+pub(crate) use run::{describe, open_log, say, supervise};
 
 use serde::Serialize;
 use std::time::Duration;
@@ -24,6 +24,11 @@ pub enum Process {
     Running {
         /// Its process id, which is its process group as well: of the engine, or of the command line that runs its
         /// container.
+        pid: u32,
+    },
+    /// Runs in another container of the pod.
+    InContainer {
+        /// Its process id there.
         pid: u32,
     },
     /// Ended unasked, and is started again.
@@ -49,7 +54,7 @@ pub enum Process {
 }
 
 impl Process {
-    fn restarting(exit: String, failures: u32, delay: Duration) -> Self {
+    pub(crate) fn restarting(exit: String, failures: u32, delay: Duration) -> Self {
         let delay_s = delay.as_secs();
         if failures >= backoff::CRASH_LOOP {
             Self::CrashLoop { exit, failures, delay_s }
@@ -58,7 +63,13 @@ impl Process {
         }
     }
 
-    /// The process id while it runs.
+    /// Whether it runs, here or in another container.
+    #[must_use]
+    pub fn runs(&self) -> bool {
+        matches!(self, Self::Running { .. } | Self::InContainer { .. })
+    }
+
+    /// The process id while it runs on this machine, as far as this process sees.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         match self {

@@ -14,6 +14,7 @@ use dunlin_protocol::{
     limits,
     load::LoadReport,
     pattern::{Models, Pattern},
+    pod,
     record::{self, SignedRecord, TopicRecord},
     revocation::{RevocationList, SignedRevocation},
     topic::Topic,
@@ -33,7 +34,7 @@ fn canonical<T: Serialize + DeserializeOwned>(bytes: &[u8], limit: usize) -> Opt
 
 fuzz_target!(|data: &[u8]| {
     let Some((kind, bytes)) = data.split_first() else { return };
-    match kind % 14 {
+    match kind % 15 {
         0 => drop(canonical::<TopicRecord>(bytes, limits::TOPIC_RECORD_BYTES)),
         1 => drop(canonical::<Announcement>(bytes, limits::ANNOUNCEMENT_BYTES)),
         2 => {
@@ -108,6 +109,14 @@ fuzz_target!(|data: &[u8]| {
             if let Ok(appointment) = Appointment::decode(bytes) {
                 let _ = appointment.verify(0, &MESH, &PeerId::random());
                 assert_eq!(appointment.encode().expect("it came within the limit"), bytes);
+            }
+        }
+        13 => {
+            let _ = canonical::<pod::Opening>(bytes, limits::POD_FRAME_BYTES);
+            let _ = canonical::<pod::FromShim>(bytes, limits::POD_FRAME_BYTES);
+            let _ = canonical::<pod::ToShim>(bytes, limits::POD_FRAME_BYTES);
+            if let Some(preamble) = bytes.first_chunk() {
+                let _ = pod::agree(preamble);
             }
         }
         _ => {

@@ -15,6 +15,7 @@ pub mod limits;
 pub mod load;
 pub mod mesh_key;
 pub mod pattern;
+pub mod pod;
 pub mod record;
 pub mod revocation;
 pub mod runtime;

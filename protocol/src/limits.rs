@@ -58,3 +58,11 @@ pub const REVOCATION_LIST_BYTES: usize = REVOCATIONS * 256 + DELEGATED_REVOCATIO
 pub const TOKEN_CHARS: usize = 4096;
 /// Addresses of the issuer in an invitation.
 pub const INVITATION_ADDRESSES: usize = 8;
+/// A frame on the socket between the containers of one pod.
+pub const POD_FRAME_BYTES: usize = 64 * 1024;
+/// Lines of output in one such frame.
+pub const POD_LINES: usize = 1024;
+/// Longest line of output there; longer ones are cut into several.
+pub const POD_LINE_BYTES: usize = 8 * 1024;
+/// Longest text for people there.
+pub const POD_TEXT_BYTES: usize = 1024;

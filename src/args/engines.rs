@@ -1,6 +1,6 @@
 //! Flags about engines.
 
-use super::values::{seconds_or_never, socket_address};
+use super::values::{seconds, seconds_or_never, socket_address};
 use clap::{Args as ClapArgs, ValueEnum};
 use dunlin_protocol::id::{ModelId, RuntimeName};
 use serde::Deserialize;
@@ -43,6 +43,16 @@ pub(crate) struct EngineArgs {
     /// Also serve Prometheus metrics of the engines there, at /metrics [default: nowhere]
     #[arg(long, env = "DUNLIN_METRICS_HTTP", value_name = "ADDR:PORT", value_parser = socket_address)]
     pub(crate) metrics_http: Option<SocketAddr>,
+    /// The engine of --engine has a container of its own in this pod, where `dunlin engine` runs it: leave the executable
+    /// and the socket for that in this folder, which both containers see
+    #[arg(long, env = "DUNLIN_SIDECAR", value_name = "DIR", hide_short_help = true)]
+    pub(crate) sidecar: Option<PathBuf>,
+    /// Answer GET /ready there, and nothing else: 200 while an engine serves, else 503 [default: nowhere]
+    #[arg(long, env = "DUNLIN_READY_HTTP", value_name = "ADDR:PORT", value_parser = socket_address, hide_short_help = true)]
+    pub(crate) ready_http: Option<SocketAddr>,
+    /// Longest that requests in flight may take once the agent is to end, or its engine's container, seconds [default: 30]
+    #[arg(long, env = "DUNLIN_DRAIN_TIMEOUT", value_name = "SECONDS", value_parser = seconds, hide_short_help = true)]
+    pub(crate) drain_timeout: Option<Duration>,
     /// Restart the launched engine when it was ready and nothing has come from it for so long, seconds; 0: never
     /// [default: 300]
     #[arg(long, env = "DUNLIN_HANG_TIMEOUT", value_name = "SECONDS", value_parser = seconds_or_never, hide_short_help = true)]

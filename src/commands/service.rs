@@ -41,6 +41,10 @@ pub(crate) struct Engines {
     pub(crate) discover: BTreeSet<u16>,
     /// Those that were found there now.
     pub(crate) found: Vec<Found>,
+    /// Where the kubelet asks.
+    pub(crate) ready_http: Option<SocketAddr>,
+    /// Longest that requests in flight may take at the end.
+    pub(crate) drain: Option<Duration>,
 }
 
 impl Engines {
@@ -49,6 +53,7 @@ impl Engines {
     pub(crate) async fn resolve(args: &EngineArgs, file: File) -> Result<Self> {
         let catalogue = settings::catalogue(args, &file)?;
         let ports = settings::discover(args, &file)?;
+        let (ready_http, drain) = (args.ready_http, args.drain_timeout);
         let place = settings::engines_stand_in(args, &file);
         let asked = settings::engines(args, file)?;
         let discover = match ports {
@@ -68,7 +73,7 @@ impl Engines {
             }
         });
         let list = asked.chain(found.iter().cloned().map(|found| Ok(found.into()))).collect::<Result<_>>()?;
-        Ok(Self { list, catalogue, discover, found })
+        Ok(Self { list, catalogue, discover, found, ready_http, drain })
     }
 
     /// Which were found, for people.
@@ -190,6 +195,8 @@ fn agent(engines: Engines, metrics_http: Option<SocketAddr>, home: &Path) -> Res
     config.catalogue = engines.catalogue;
     config.discover = engines.discover;
     config.metrics_http = metrics_http;
+    config.ready_http = engines.ready_http;
+    config.drain = engines.drain.unwrap_or(config.drain);
     Ok(Agent::new(config)?)
 }
 
@@ -238,6 +245,7 @@ fn engine_config(settings: EngineSettings, catalogue: &Catalogue) -> Result<Engi
     }
     let source = match settings.source {
         EngineSource::Attach(url) => Source::Attach(url.parse()?),
+        EngineSource::Sidecar { url, folder } => Source::Sidecar { url: url.parse()?, folder },
         EngineSource::Launch { runtime, args, container } => Source::Launch { runtime, args, container },
     };
     Ok(EngineConfig {
@@ -260,6 +268,9 @@ pub(crate) fn address_lines(service: &Service) -> Vec<String> {
     }
     if let Some(address) = service.agent.as_ref().and_then(Agent::metrics_addr) {
         lines.push(format!("metrics   http://{address}/metrics (of the engines)"));
+    }
+    if let Some(address) = service.agent.as_ref().and_then(Agent::ready_addr) {
+        lines.push(format!("ready     http://{address}/ready"));
     }
     lines
 }

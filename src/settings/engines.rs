@@ -12,7 +12,12 @@ use dunlin_protocol::{
     runtime::Catalogue,
 };
 use serde::Deserialize;
-use std::{collections::BTreeSet, net::SocketAddr, path::Path, time::Duration};
+use std::{
+    collections::BTreeSet,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 /// Engines of one agent.
 const MAX_ENGINES: usize = 64;
@@ -50,6 +55,8 @@ pub(crate) struct EngineSettings {
 pub(crate) enum EngineSource {
     /// It runs already.
     Attach(String),
+    /// `dunlin engine` runs it in another container of this pod.
+    Sidecar { url: String, folder: PathBuf },
     /// The agent starts it.
     Launch { runtime: RuntimeName, args: Vec<String>, container: Option<ContainerConfig> },
 }
@@ -69,7 +76,16 @@ pub(crate) fn engines(args: &EngineArgs, file: File) -> Result<Vec<EngineSetting
         flavor: args.flavor_rank.unwrap_or_default(),
         patience: patience(args.hang_timeout, args.start_timeout),
     };
-    let mut engines: Vec<_> = args.engine.iter().cloned().map(EngineSource::Attach).map(common).collect();
+    let source = |url| match &args.sidecar {
+        Some(folder) => EngineSource::Sidecar { url, folder: folder.clone() },
+        None => EngineSource::Attach(url),
+    };
+    let mut engines: Vec<_> = args.engine.iter().cloned().map(source).map(common).collect();
+    if args.sidecar.is_some() && (engines.len() != 1 || args.launch.is_some()) {
+        bail!(Failure::Usage(
+            "--sidecar is for one engine in another container: give one --engine URL, where it listens".into()
+        ));
+    }
     if let Some(runtime) = &args.launch {
         let container =
             args.container.map(|tool| container(tool, args.gpus.as_deref(), &args.container_arg)).transpose()?;

@@ -26,6 +26,7 @@ mod net;
 mod overload;
 #[cfg(target_os = "linux")]
 mod partition;
+mod pod;
 mod sdk;
 mod top;
 mod up;

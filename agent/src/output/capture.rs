@@ -10,7 +10,7 @@ use tokio::{
 /// One read of a pipe: what a pipe holds.
 const READ_BYTES: usize = 64 * 1024;
 /// A longer line is cut into several.
-const LINE_BYTES: usize = 8 * 1024;
+const LINE_BYTES: usize = dunlin_protocol::limits::POD_LINE_BYTES;
 
 /// Where both pipes of an engine go; `None` when the file could not be opened or written any more.
 pub(crate) type LogFile = Arc<Mutex<Option<RotatedFile>>>;
@@ -59,12 +59,12 @@ pub(crate) async fn write(file: &LogFile, bytes: &[u8]) {
 
 /// Cuts bytes into lines.
 #[derive(Debug, Default)]
-struct Lines {
+pub(crate) struct Lines {
     partial: Vec<u8>,
 }
 
 impl Lines {
-    fn take(&mut self, mut bytes: &[u8], mut push: impl FnMut(&str)) {
+    pub(crate) fn take(&mut self, mut bytes: &[u8], mut push: impl FnMut(&str)) {
         while let Some(end) = bytes.iter().position(|&byte| is_line_end(byte)) {
             self.grow(&bytes[..end], &mut push);
             self.end(&mut push);
@@ -84,7 +84,7 @@ impl Lines {
     }
 
     /// The line so far, unless it is empty.
-    fn end(&mut self, mut push: impl FnMut(&str)) {
+    pub(crate) fn end(&mut self, mut push: impl FnMut(&str)) {
         if !self.partial.is_empty() {
             push(&String::from_utf8_lossy(&self.partial));
             self.partial.clear();

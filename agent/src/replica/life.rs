@@ -110,7 +110,7 @@ impl Looks {
 
     /// An engine that lives and does nothing is of no use; launched, it can be started again.
     async fn restart_if_it_hangs(&mut self, replica: &Replica, client: &Client, url: &EngineUrl) {
-        let is_launched = replica.process().is_some_and(|process| process.pid().is_some());
+        let is_launched = replica.process().is_some_and(|process| process.runs());
         let Some(overdue) = self.hang.1.overdue(&replica.patience, Instant::now()).filter(|_| is_launched) else {
             return;
         };

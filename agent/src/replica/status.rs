@@ -10,6 +10,7 @@ use dunlin_protocol::{
     announcement::ReplicaState,
     id::{ModelId, RuntimeName},
     load::{EngineLoad, Measured},
+    pod::FetchProgress,
     record::Continuation,
 };
 use serde::Serialize;
@@ -57,6 +58,8 @@ pub struct EngineStatus {
     pub adapters: Option<AdaptersInUse>,
     /// Its process, when the agent launched it.
     pub process: Option<Process>,
+    /// How far the loading of its weights has come, where a container of its pod does that.
+    pub fetching: Option<FetchProgress>,
     /// Starts after the first.
     pub restarts: u32,
     /// The end of its output, when the agent launched it.
@@ -106,6 +109,7 @@ fn engine(replica: &Replica) -> EngineStatus {
         engine: replica.reading(Instant::now()),
         adapters: replica.adapters(Instant::now()),
         process: replica.process(),
+        fetching: replica.fetching(),
         restarts: replica.restarts(),
         last_output: replica.output.tail(LAST_LINES).into_iter().map(|line| line.text.to_string()).collect(),
     }

@@ -22,10 +22,13 @@ impl Backoff {
     /// The engine ended after `ran`. The pause doubles from half a second to a minute, less up to a half by chance, so
     /// that engines that fall together don't rise together.
     pub fn ended(&mut self, ran: Duration, rng: &mut impl Rng) -> Duration {
+        self.count(ran);
+        pause(self.failures, rng)
+    }
+
+    /// The engine ended after `ran`; somebody else decides when it is started again.
+    pub fn count(&mut self, ran: Duration) {
         self.failures = if ran >= STABLE { 1 } else { self.failures.saturating_add(1) };
-        let doublings = (self.failures - 1).min(16);
-        let whole = (FIRST * 2_u32.pow(doublings)).min(LONGEST);
-        whole.mul_f64(rng.random_range(0.5..=1.0))
     }
 
     /// Ends in a row.
@@ -33,6 +36,13 @@ impl Backoff {
     pub fn failures(self) -> u32 {
         self.failures
     }
+}
+
+/// The pause after so many ends in a row.
+pub(crate) fn pause(failures: u32, rng: &mut impl Rng) -> Duration {
+    let doublings = failures.saturating_sub(1).min(16);
+    let whole = (FIRST * 2_u32.pow(doublings)).min(LONGEST);
+    whole.mul_f64(rng.random_range(0.5..=1.0))
 }
 
 #[cfg(test)]

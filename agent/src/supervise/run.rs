@@ -34,6 +34,7 @@ pub(crate) async fn supervise(replica: Arc<Replica>, order: Order, directory: Pa
     let index = replica.index;
     let pid_file = PidFile::new(&directory, index);
     let file = open_log(&directory, index, &replica.output).await;
+    replica.output.begin_run();
     // The shell's own randomness, for jitter and marks.
     let mut rng: SmallRng = rand::make_rng();
     let mut backoff = Backoff::default();
@@ -70,13 +71,13 @@ pub(crate) async fn supervise(replica: Arc<Replica>, order: Order, directory: Pa
 }
 
 /// A line of the agent's own among the engine's.
-async fn say(output: &Output, file: &LogFile, line: &str) {
+pub(crate) async fn say(output: &Output, file: &LogFile, line: &str) {
     output.push(line);
     write(file, format!("{line}\n").as_bytes()).await;
 }
 
-/// Opens the log file, and remembers how it ended: the run before this agent's first.
-async fn open_log(directory: &std::path::Path, index: u16, output: &Output) -> LogFile {
+/// Opens the log file, and remembers how it ended: the last run that an earlier agent saw.
+pub(crate) async fn open_log(directory: &std::path::Path, index: u16, output: &Output) -> LogFile {
     let path = directory.join(format!("{index}.log"));
     let opened = RotatedFile::open(path.clone(), FILE_BYTES).await;
     let opened = opened.inspect_err(|error| {
@@ -89,7 +90,6 @@ async fn open_log(directory: &std::path::Path, index: u16, output: &Output) -> L
         let now = std::time::Instant::now();
         output.restore(&end, now.checked_sub(age).unwrap_or(now));
     }
-    output.begin_run();
     Arc::new(Mutex::new(opened.ok()))
 }
 
@@ -142,7 +142,8 @@ async fn watch(replica: &Arc<Replica>, mut child: Child, shutdown: &Cancellation
     Some(ended.map_or_else(|error| error.to_string(), |status| describe(status, replica.container().is_some())))
 }
 
-fn describe(status: ExitStatus, in_container: bool) -> String {
+/// How a process ended, for people.
+pub(crate) fn describe(status: ExitStatus, in_container: bool) -> String {
     // What docker and podman say for themselves.
     match status.code() {
         Some(125) if in_container => return format!("{status} (the container could not be run: see the output)"),

@@ -8,6 +8,7 @@ use dunlin_protocol::{
     limits,
     load::LoadReport,
     pattern::{Models, Pattern},
+    pod,
     record::{self, SignedRecord, TopicRecord},
     topic::Topic,
 };
@@ -63,6 +64,9 @@ fn judge_all(bytes: &[u8]) -> Result<(), TestCaseError> {
     refused_or_canonical::<Vec<SignedRecord>>(bytes)?;
     refused_or_canonical::<Announcement>(bytes)?;
     refused_or_canonical::<SignedAnnouncement>(bytes)?;
+    refused_or_canonical::<pod::Opening>(bytes)?;
+    refused_or_canonical::<pod::FromShim>(bytes)?;
+    refused_or_canonical::<pod::ToShim>(bytes)?;
     refused_or_canonical::<LoadReport>(bytes)
 }
 
