@@ -15,7 +15,7 @@ pub(crate) use demo::DemoEngineArgs;
 pub(crate) use engines::{EngineArgs, Tool};
 pub(crate) use keys::{KeysArgs, KeysCommand};
 pub(crate) use membership::{DelegateArgs, InviteArgs, InviteCommand, KeyCommand, MeshCommand};
-pub(crate) use pod::EngineArgs as PodEngineArgs;
+pub(crate) use pod::{DoorArgs, EngineArgs as PodEngineArgs, FetchArgs, PodJoinArgs};
 pub(crate) use service::{AgentArgs, EndpointArgs, NodeArgs, ProxyArgs, RelayArgs, ThreadArgs, UpArgs};
 
 use crate::complete;
@@ -124,6 +124,19 @@ agent finishes its requests, then the engine is ended; SIGHUP, SIGQUIT, SIGUSR1,
 Example:
   /dunlin/dunlin engine -- vllm serve Qwen/Qwen3-8B --host 127.0.0.1 --port 8000")]
     Engine(PodEngineArgs),
+    /// Bring weights into a folder: over several connections, resumed after any end, checked by size and hash
+    #[command(after_help = "\
+What is there and right is not fetched again. A file gets its name when it is whole; what is on its way lies in
+.dunlin-fetch/ in the folder, and may be fetched by one process at a time. Tokens and keys come from HF_TOKEN,
+MODELSCOPE_API_TOKEN, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and go to the host that they are for, never on to another
+that it redirects to. HTTPS_PROXY, NO_PROXY and SSL_CERT_FILE are heeded.
+
+Examples:
+  dunlin fetch hf://Qwen/Qwen3-8B --to /models/qwen3-8b --ignore '*.pth,original/*'
+  dunlin fetch hf://unsloth/Qwen3-8B-GGUF --allow '*Q4_K_M.gguf' --to /models/qwen3-8b-q4
+  dunlin fetch s3://weights/qwen3-8b --bucket-endpoint https://minio.example:9000 --to /models/qwen3-8b
+  dunlin fetch file:///models/qwen3-8b")]
+    Fetch(FetchArgs),
     /// List the members that this node knows
     #[command(after_help = "Examples:\n  dunlin peers\n  dunlin peers --output json | jq -r '.[].peer'")]
     Peers(ListingArgs),
@@ -245,9 +258,12 @@ mod tests {
     }
 
     #[test]
-    fn roles_that_nobody_plays_yet_are_not_offered() {
-        let error = Args::try_parse_from(["dunlin", "invite", "--role", "orchestrator"]).err().unwrap().to_string();
-        assert!(error.contains("agent, proxy, relay"), "{error}");
+    fn roles_are_offered_by_name() {
+        let error = Args::try_parse_from(["dunlin", "invite", "--role", "boss"]).err().unwrap().to_string();
+        assert!(error.contains("agent, proxy, orchestrator, relay, operator"), "{error}");
+        let wrong = ["dunlin", "invite", "--role", "operator", "--namespace", "Team A"];
+        assert!(Args::try_parse_from(wrong).err().unwrap().to_string().contains("small letters"));
+        assert!(Args::try_parse_from(["dunlin", "invite", "--namespace", "team-a"]).is_err(), "of an operator only");
         let args = Args::parse_from(["dunlin", "invite", "--role", "agent,relay"]);
         let Command::Invite(invite) = args.command else { panic!("invite") };
         assert_eq!(invite.roles, [Role::Agent, Role::Relay]);

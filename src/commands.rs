@@ -7,6 +7,7 @@ mod demo_engine;
 mod doctor;
 mod door;
 mod engine;
+mod fetch;
 mod invite;
 mod join;
 mod keys;
@@ -14,6 +15,7 @@ mod logs;
 mod mesh;
 mod models;
 mod peers;
+mod pod_join;
 mod proxy;
 mod relay;
 mod revoke;
@@ -47,6 +49,7 @@ pub(crate) async fn run(args: Args) -> Result<()> {
         Command::Relay(args) => relay::run(args, home).await,
         Command::DemoEngine(args) => demo_engine::run(args).await,
         Command::Engine(args) => engine::run(args).await,
+        Command::Fetch(args) => Box::pin(fetch::run(args)).await,
         Command::Peers(listing) => peers::run(home, listing.output).await,
         Command::Models(listing) => models::run(home, listing.output).await,
         Command::Status(listing) => status::run(home, listing.output).await,

@@ -48,6 +48,12 @@ pub(crate) fn note(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
+/// Shows how far something has come, in one line of a terminal that the next one replaces; an empty one clears it.
+pub(crate) fn status(text: &str) {
+    let mut error = io::stderr().lock();
+    let _ = write!(error, "\r\x1b[2K{text}").and_then(|()| error.flush());
+}
+
 /// Prints an error.
 pub(crate) fn error_line(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
@@ -110,6 +116,21 @@ fn unit(seconds: u64, word: &str) -> String {
     counted(usize::try_from(count).unwrap_or(usize::MAX), &format!("{word}{unit}"))
 }
 
+/// `512 B`, `1.5 GB`: in units of a thousand, as disks and networks are sold.
+pub(crate) fn bytes(bytes: u64) -> String {
+    const UNITS: [&str; 4] = ["kB", "MB", "GB", "TB"];
+    if bytes < 1_000 {
+        return format!("{bytes} B");
+    }
+    let mut value = bytes as f64 / 1e3;
+    let mut unit = 0;
+    while value >= 999.95 && unit + 1 < UNITS.len() {
+        value /= 1e3;
+        unit += 1;
+    }
+    format!("{value:.1} {}", UNITS[unit])
+}
+
 /// `1 model`, `2 models`.
 pub(crate) fn counted(number: usize, what: &str) -> String {
     if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
@@ -134,6 +155,12 @@ mod tests {
         ];
         assert_eq!(told, right);
         assert_eq!(span(86_400), "24 hours");
+    }
+
+    #[test]
+    fn sizes_are_told_in_units_that_fit() {
+        let told = [0, 999, 1_000, 999_949, 999_950, 16_381_470_720, u64::MAX].map(bytes);
+        assert_eq!(told, ["0 B", "999 B", "1.0 kB", "999.9 kB", "1.0 MB", "16.4 GB", "18446744.1 TB"]);
     }
 
     #[test]

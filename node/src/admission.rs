@@ -11,10 +11,11 @@ use crate::{
     clock,
     issuer::{self, Issuing},
     members::Members,
+    pods::PodAdmission,
 };
 use dunlin_protocol::{
-    certificate::Membership,
-    hello::{self, Hello, Papers, Refusal, Reply, Verdict},
+    certificate::{Chain, Membership},
+    hello::{self, Hello, Papers, PodRequest, Refusal, Reply, Verdict},
     id::PeerId,
     invitation::JoinRequest,
 };
@@ -105,6 +106,7 @@ pub struct Admission(Arc<Inner>);
 struct Inner {
     members: Members,
     issuing: Issuing,
+    pods: Option<PodAdmission>,
     settings: Settings,
 }
 
@@ -114,7 +116,18 @@ impl Admission {
     /// Admission of `members`' mesh; with an issuer, of those who are invited too.
     #[must_use]
     pub fn new(members: Members, issuing: impl Into<Issuing>, settings: Settings) -> Self {
-        Self(Arc::new(Inner { members, issuing: issuing.into(), settings }))
+        Self::with_pods(members, issuing, None, settings)
+    }
+
+    /// The same that admits pods by their tokens too: an orchestrator's.
+    #[must_use]
+    pub fn with_pods(
+        members: Members,
+        issuing: impl Into<Issuing>,
+        pods: Option<PodAdmission>,
+        settings: Settings,
+    ) -> Self {
+        Self(Arc::new(Inner { members, issuing: issuing.into(), pods, settings }))
     }
 
     pub(crate) fn settings(&self) -> Settings {
@@ -189,7 +202,8 @@ impl Inner {
         };
         let papers = match hello {
             Hello::Member(papers) => papers,
-            Hello::Join(request) => return Err(self.join(peer, stream, request).await),
+            Hello::Join(request) => return Err(welcome(peer, stream, self.redeem(peer, request).await).await),
+            Hello::Pod(request) => return Err(welcome(peer, stream, self.admit_pod(peer, &request).await).await),
         };
         let membership = match self.check(peer, &papers) {
             Ok(membership) => membership,
@@ -218,46 +232,33 @@ impl Inner {
         }
     }
 
-    async fn join(&self, peer: PeerId, mut stream: SubstreamBox, request: JoinRequest) -> Error {
-        let (reply, outcome) = match self.redeem(peer, request).await {
-            Ok(chain) => (Reply::Joined(chain), Error::Joined(peer)),
-            Err((refusal, cause)) => (Reply::Refused(refusal), Error::RefusedPeer { peer, refusal, cause }),
+    /// A certificate for a pod that shows its token.
+    async fn admit_pod(&self, peer: PeerId, request: &PodRequest) -> Result<Chain, (Refusal, String)> {
+        let (Some(pods), Some(issuer)) = (&self.pods, self.issuing.get()) else {
+            return Err((
+                Refusal::NoPods,
+                "asked to admit a pod, but this peer is no orchestrator in charge".to_owned(),
+            ));
         };
-        match say_last(&mut stream, &reply).await {
-            Ok(()) => outcome,
-            Err(error) => error,
-        }
+        let standing = pods.examine(peer, request, &self.members.mesh()).await?;
+        let revocations = self.members.revocations();
+        // Waits for the disk.
+        let issue = move || issuer.admit_pod(peer, standing, &revocations, clock::unix_s());
+        issued(peer, tokio::task::spawn_blocking(issue).await)
     }
 
-    async fn redeem(
-        &self,
-        peer: PeerId,
-        request: JoinRequest,
-    ) -> Result<dunlin_protocol::certificate::Chain, (Refusal, String)> {
+    async fn redeem(&self, peer: PeerId, request: JoinRequest) -> Result<Chain, (Refusal, String)> {
         let Some(issuer) = self.issuing.get() else {
             return Err((Refusal::NotAnIssuer, "asked to redeem an invitation, but this peer issues none".to_owned()));
         };
         let (known, revocations) = (self.members.get(&peer), self.members.revocations());
         // Waits for the disk.
         let redeem = move || issuer.redeem(peer, &request, known.as_deref(), &revocations, clock::unix_s());
-        let redeemed = tokio::task::spawn_blocking(redeem).await;
-        match redeemed {
-            Ok(Ok(chain)) => Ok(chain),
-            Ok(Err(error)) => {
-                if !matches!(error, issuer::Error::Refused(_)) {
-                    tracing::error!(%peer, %error, "an invitation could not be redeemed");
-                }
-                Err((error.refusal(), error.to_string()))
-            }
-            Err(error) => Err((Refusal::Internal, error.to_string())),
-        }
+        issued(peer, tokio::task::spawn_blocking(redeem).await)
     }
 
     fn papers(&self) -> Papers {
-        Papers {
-            chain: dunlin_protocol::certificate::Chain::clone(&self.members.own_chain()),
-            revocations: self.members.revocations().version(),
-        }
+        Papers { chain: Chain::clone(&self.members.own_chain()), revocations: self.members.revocations().version() }
     }
 
     /// Whether the papers make `peer`, which the connection has proved, a member.
@@ -297,6 +298,35 @@ impl Inner {
     }
 }
 
+/// What came of issuing, for the peer and for the log.
+fn issued(
+    peer: PeerId,
+    issued: Result<Result<Chain, issuer::Error>, tokio::task::JoinError>,
+) -> Result<Chain, (Refusal, String)> {
+    match issued {
+        Ok(Ok(chain)) => Ok(chain),
+        Ok(Err(error)) => {
+            if !matches!(error, issuer::Error::Refused(_)) {
+                tracing::error!(%peer, %error, "a peer that may join got no certificate");
+            }
+            Err((error.refusal(), error.to_string()))
+        }
+        Err(error) => Err((Refusal::Internal, error.to_string())),
+    }
+}
+
+/// Answers who wants to join. The connection ends either way.
+async fn welcome(peer: PeerId, mut stream: SubstreamBox, outcome: Result<Chain, (Refusal, String)>) -> Error {
+    let (reply, outcome) = match outcome {
+        Ok(chain) => (Reply::Joined(chain), Error::Joined(peer)),
+        Err((refusal, cause)) => (Reply::Refused(refusal), Error::RefusedPeer { peer, refusal, cause }),
+    };
+    match say_last(&mut stream, &reply).await {
+        Ok(()) => outcome,
+        Err(error) => error,
+    }
+}
+
 async fn say_last<T: serde::Serialize>(stream: &mut SubstreamBox, message: &T) -> Result<(), Error> {
     wire::write(stream, message).await?;
     wire::close(stream).await
@@ -313,14 +343,10 @@ pub(crate) async fn linger(muxer: &mut StreamMuxerBox) {
 }
 
 /// Asks the issuer at the other end of a connection for a certificate.
-pub(crate) async fn request_join(
-    peer: PeerId,
-    muxer: &mut StreamMuxerBox,
-    request: JoinRequest,
-) -> Result<dunlin_protocol::certificate::Chain, Error> {
+pub(crate) async fn request_join(peer: PeerId, muxer: &mut StreamMuxerBox, request: Hello) -> Result<Chain, Error> {
     let mut stream = wire::open(muxer).await?;
     wire::drive(muxer, async move {
-        wire::write(&mut stream, &Hello::Join(request)).await?;
+        wire::write(&mut stream, &request).await?;
         match wire::read(&mut stream).await? {
             Reply::Joined(chain) => Ok(chain),
             Reply::Refused(refusal) => Err(Error::RefusedByPeer { peer, refusal }),

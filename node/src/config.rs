@@ -1,6 +1,6 @@
 //! What a node needs to know to start.
 
-use crate::state::StateDir;
+use crate::{pods::PodAdmission, state::StateDir};
 use dunlin_protocol::id::Roles;
 use libp2p::Multiaddr;
 
@@ -21,6 +21,8 @@ pub struct Config {
     pub relays: Vec<Multiaddr>,
     /// Whether others can dial this node. An unreachable one stores nothing for others.
     pub reachable: bool,
+    /// Admits pods by their ServiceAccount tokens, on an orchestrator; it issues to them as its delegation allows.
+    pub pods: Option<PodAdmission>,
     /// What this process plays; what its certificate does not allow is left out.
     pub roles: Roles,
 }
@@ -37,6 +39,7 @@ impl Config {
             mdns: false,
             relays: Vec::new(),
             reachable: true,
+            pods: None,
             roles,
         }
     }

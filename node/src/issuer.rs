@@ -2,6 +2,7 @@
 //!
 //! Everything here waits for the disk: call it through `spawn_blocking` from async code.
 
+mod admitting;
 mod delegating;
 mod inviting;
 mod issuing;

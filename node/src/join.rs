@@ -1,11 +1,12 @@
-//! Joining a mesh with an invitation: asks the issuer that the token names, once, over any of its addresses.
+//! Joining a mesh: with an invitation, asking the issuer that it names, or as a pod, asking an orchestrator; once, over any
+//! of their addresses.
 
 use crate::{admission, clock, transport};
 use dunlin_protocol::{
     certificate::{self, Chain, Membership},
-    hello::Refusal,
-    id::{Name, PeerId},
-    invitation::{self, JoinRequest, Token},
+    hello::{Hello, PodRequest, Refusal},
+    id::{MeshId, Name, PeerId},
+    invitation::{self, Token},
 };
 use futures::{StreamExt, stream::FuturesUnordered};
 use libp2p::{
@@ -31,6 +32,9 @@ pub enum Error {
     /// Made without addresses.
     #[error("the invitation names no address of its issuer; make a new one on a node that is running")]
     NoAddress,
+    /// An orchestrator's address without its peer id could be anybody's.
+    #[error("the orchestrator's address {0} has to end with /p2p/PEER_ID")]
+    NoPeer(Multiaddr),
     /// Nobody answered.
     #[error("the issuer {issuer} was not reached; is it running, and can this machine connect to it?{attempts}")]
     Unreachable {
@@ -83,33 +87,77 @@ pub async fn join_within(
     if token.addresses().is_empty() {
         return Err(Error::NoAddress);
     }
+    let request = Hello::Join(token.request(keypair.public().to_peer_id(), name)?);
+    let places: Vec<_> = token.addresses().iter().map(|address| (address.clone(), invitation.issuer)).collect();
+    ask(&places, &request, &invitation.mesh, keypair, deadline).await
+}
+
+/// Joins `mesh` as a pod, with the token that its kubelet gave it for that, for the peer of `keypair`. `orchestrators` end with
+/// `/p2p`: what answers there otherwise sees no token. Nothing is stored here.
+///
+/// # Errors
+/// Says whether no orchestrator was reached, or why one refused.
+pub async fn join_as_pod(
+    mesh: MeshId,
+    token: &str,
+    orchestrators: &[Multiaddr],
+    keypair: &Keypair,
+    deadline: Duration,
+) -> Result<(Chain, Membership), Error> {
+    let place = |address: &Multiaddr| match address.iter().last() {
+        Some(Protocol::P2p(peer)) => Ok((address.clone(), peer)),
+        _ => Err(Error::NoPeer(address.clone())),
+    };
+    let places = orchestrators.iter().map(place).collect::<Result<Vec<_>, _>>()?;
+    if places.is_empty() {
+        return Err(Error::NoAddress);
+    }
+    let request = Hello::Pod(PodRequest { mesh, token: token.to_owned() });
+    ask(&places, &request, &mesh, keypair, deadline).await
+}
+
+/// Asks at all places at once; the first answer counts.
+async fn ask(
+    places: &[(Multiaddr, PeerId)],
+    request: &Hello,
+    mesh: &MeshId,
+    keypair: &Keypair,
+    deadline: Duration,
+) -> Result<(Chain, Membership), Error> {
     let mut transport = transport::secured(keypair)?;
-    let issuer = invitation.issuer;
     let mut failed = Attempts::default();
     let mut attempts = FuturesUnordered::new();
-    for address in token.addresses() {
-        let request = token.request(keypair.public().to_peer_id(), name.clone())?;
+    for (address, issuer) in places {
         match transport.dial(without_peer(address), DialOpts { role: Endpoint::Dialer, port_use: PortUse::New }) {
-            Ok(dialled) => attempts.push(attempt(address.clone(), dialled, issuer, request, deadline)),
+            Ok(dialled) => attempts.push(attempt(address.clone(), dialled, *issuer, request.clone(), deadline)),
             Err(error) => failed.0.push((address.clone(), error.to_string())),
         }
     }
+    let mut refused = None;
     while let Some((address, answer)) = attempts.next().await {
         match answer {
             Ok(chain) => {
-                let membership = chain.verify(clock::unix_s(), &invitation.mesh)?;
+                let membership = chain.verify(clock::unix_s(), mesh)?;
                 if membership.peer != keypair.public().to_peer_id() {
                     return Err(certificate::Error::WrongSubject(membership.peer).into());
                 }
                 return Ok((chain, membership));
             }
             Err(Failure::Admission(admission::Error::RefusedByPeer { refusal, .. })) => {
-                return Err(Error::Refused(refusal));
+                if refusal.is_lasting() {
+                    return Err(Error::Refused(refusal));
+                }
+                // Of several orchestrators, one may know better.
+                refused = Some(refusal);
             }
             Err(other) => failed.0.push((address, other.to_string())),
         }
     }
-    Err(Error::Unreachable { issuer, attempts: failed })
+    match (refused, places.first()) {
+        (Some(refusal), _) => Err(Error::Refused(refusal)),
+        (None, Some((_, issuer))) => Err(Error::Unreachable { issuer: *issuer, attempts: failed }),
+        (None, None) => Err(Error::NoAddress),
+    }
 }
 
 /// Why one address gave nothing.
@@ -130,7 +178,7 @@ async fn attempt(
     address: Multiaddr,
     dialled: impl Future<Output = io::Result<transport::Connection>>,
     issuer: PeerId,
-    request: JoinRequest,
+    request: Hello,
     deadline: Duration,
 ) -> (Multiaddr, Result<Chain, Failure>) {
     let asked = async {

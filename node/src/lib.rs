@@ -27,6 +27,7 @@ pub mod mesh;
 pub mod node;
 mod pace;
 mod peer_info;
+pub mod pods;
 mod pulls;
 pub mod record_store;
 mod registration;

@@ -105,7 +105,9 @@ impl Node {
             behaviour::Settings { keypair: &mesh.identity, mesh: own.mesh, roles, epoch, mdns: config.mdns, reachable };
         let behaviour = Behaviour::new(&settings_of, streams, relay_client)?;
         let issuing = Issuing::from(mesh.issuer);
-        let admission = Admission::new(mesh.members.clone(), issuing.clone(), admission::Settings::default());
+        let settings_of_admission = admission::Settings::default();
+        let admission =
+            Admission::with_pods(mesh.members.clone(), issuing.clone(), config.pods.clone(), settings_of_admission);
         let transport = transport::build(&mesh.identity, admission, relay_transport)?;
         let swarm_config = swarm::Config::with_tokio_executor()
             .with_idle_connection_timeout(IDLE_CONNECTION)

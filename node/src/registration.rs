@@ -91,7 +91,8 @@ impl Registration {
     /// Registers the roles that this process plays.
     pub(crate) fn register_roles(&mut self) -> Vec<Statement> {
         let version = self.next_version();
-        let roles: Vec<Role> = self.roles.iter().collect();
+        // An operator is looked for by nobody, and older storers don't know the role.
+        let roles: Vec<Role> = self.roles.iter().filter(|role| *role != Role::Operator).collect();
         let plain = Description { runtime: None, continuation: Continuation::None };
         roles.into_iter().filter_map(|role| self.put_live(Topic::Role(role), 0, plain.clone(), version)).collect()
     }

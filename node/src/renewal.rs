@@ -6,7 +6,7 @@ use dunlin_protocol::{
 };
 use std::{sync::Arc, time::Duration};
 
-/// A certificate is renewed once this much of its life is left (for those of a shorter life: a third of it).
+/// A certificate is renewed once this much of its life is left (for those of a shorter life: half of it).
 pub const AHEAD: Duration = Duration::from_secs(10 * 24 * 60 * 60);
 /// First wait after an attempt that failed; doubles with each further one.
 pub const FIRST_RETRY: Duration = Duration::from_secs(60);
@@ -18,7 +18,7 @@ pub const LONGEST_WAIT: Duration = Duration::from_secs(60 * 60);
 /// Seconds before the certificate's end at which renewal is due.
 fn ahead_s(own: &Membership) -> u64 {
     let life = own.not_after.saturating_sub(own.issued_at);
-    AHEAD.as_secs().min(life / 3)
+    AHEAD.as_secs().min(life / 2)
 }
 
 /// Whether the certificate should be renewed at `now` (unix seconds).
@@ -87,11 +87,11 @@ mod tests {
     }
 
     #[test]
-    fn a_month_is_renewed_ten_days_ahead_and_an_hour_twenty_minutes() {
+    fn a_month_is_renewed_ten_days_ahead_and_a_week_at_its_half() {
         let month = own(30 * DAY);
         assert!(!is_due(&month, 1000 + 20 * DAY - 1) && is_due(&month, 1000 + 20 * DAY));
-        let hour = own(3600);
-        assert!(!is_due(&hour, 1000 + 2399) && is_due(&hour, 1000 + 2400));
+        let week = own(7 * DAY);
+        assert!(!is_due(&week, 1000 + 7 * DAY / 2 - 1) && is_due(&week, 1000 + 7 * DAY / 2));
     }
 
     #[test]
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn it_waits_until_then_and_longer_after_each_failure() {
-        assert_eq!(wait(&own(3600), 1000, 0), Duration::from_secs(2400));
+        assert_eq!(wait(&own(3600), 1000, 0), Duration::from_secs(1800));
         assert_eq!(wait(&own(30 * DAY), 1000, 0), LONGEST_WAIT);
         let waits: Vec<_> = (0..5).map(|failures| wait(&own(3600), 4000, failures).as_secs()).collect();
         assert_eq!(waits, [0, 60, 120, 240, 480]);

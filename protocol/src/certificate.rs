@@ -24,6 +24,11 @@ pub const LEEWAY_S: u64 = 60 * 60;
 pub const ISSUE: &str = "issue";
 /// Capability of members that have a delegation. Gives no right by itself either.
 pub const DELEGATE: &str = "delegate";
+/// How a capability begins that names a namespace for the role [`Role::Operator`]: `@team-a`. The longest name that
+/// Kubernetes takes for one, 63 characters, just fits.
+pub const NAMESPACE: char = '@';
+/// In place of a name: every namespace.
+pub const EVERY_NAMESPACE: &str = "*";
 
 /// What an issuer says of a member.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -324,6 +329,21 @@ impl Membership {
     #[must_use]
     pub fn may_serve(&self, model: &ModelId) -> bool {
         self.roles.contains(Role::Agent) && self.models.allows(model)
+    }
+
+    /// Whether the member may create, change and end jobs in `namespace`: role operator, and that namespace or all.
+    #[must_use]
+    pub fn may_operate(&self, namespace: &str) -> bool {
+        let named = |capability: &String| {
+            capability.strip_prefix(NAMESPACE).is_some_and(|named| named == namespace || named == EVERY_NAMESPACE)
+        };
+        self.roles.contains(Role::Operator) && self.capabilities.iter().any(named)
+    }
+
+    /// The namespaces that the member may operate in; [`EVERY_NAMESPACE`] stands for all.
+    pub fn namespaces(&self) -> impl Iterator<Item = &str> {
+        let operates = self.roles.contains(Role::Operator);
+        self.capabilities.iter().filter_map(|capability| capability.strip_prefix(NAMESPACE)).filter(move |_| operates)
     }
 
     /// Whether the member may stand under `topic` in the DHT.

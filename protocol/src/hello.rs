@@ -7,12 +7,14 @@
 use crate::{
     certificate::{self, Chain},
     codec, delegation,
+    id::MeshId,
     invitation::JoinRequest,
     limits,
     revocation::ListVersion,
     signed,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::fmt;
 
 /// Starts each frame: tells members from other libp2p peers at the first read. The digit is the version.
 pub const MAGIC: [u8; 8] = *b"dunlin/1";
@@ -38,6 +40,31 @@ pub enum Hello {
     Member(Papers),
     /// I was invited. Answered, then the connection is closed.
     Join(JoinRequest),
+    /// I am a pod. Answered, then the connection is closed.
+    Pod(PodRequest),
+}
+
+/// A pod's request to become a member: the token that its kubelet gave it for this mesh.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PodRequest {
+    /// The mesh that it means.
+    pub mesh: MeshId,
+    /// A ServiceAccount token. At most [`limits::POD_TOKEN_BYTES`].
+    pub token: String,
+}
+
+/// Whoever has the token may come with it.
+impl fmt::Debug for PodRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PodRequest").field("mesh", &self.mesh).finish_non_exhaustive()
+    }
+}
+
+/// The audience of the tokens with which pods join a mesh, so that those for anything else are of no use here, nor these
+/// elsewhere.
+#[must_use]
+pub fn pod_audience(mesh: &MeshId) -> String {
+    format!("dunlin.dev/{mesh}")
 }
 
 /// To the opener.
@@ -105,13 +132,31 @@ pub enum Refusal {
     /// The other side failed.
     #[error("the other side could not answer; its log says why")]
     Internal,
+    /// The other side has too much to do.
+    #[error("the other side has too much to do; it may be asked again")]
+    Busy,
+    /// Asked to admit a pod, but knows none.
+    #[error("the other side admits no pods: it is no orchestrator, or not the one in charge")]
+    NoPods,
+    /// The token is not good, or for something else.
+    #[error("the pod's token is not accepted: it is not for this mesh, or its pod has gone")]
+    TokenRefused,
+    /// The pod is nobody's replica, proxy or relay.
+    #[error("the orchestrator has no such pod on record, or not yet")]
+    PodUnknown,
+    /// Another peer has joined as this pod.
+    #[error("another peer speaks for this pod already")]
+    PodTaken,
+    /// The pod may not be what it is to be.
+    #[error("the orchestrator may not give this pod its roles or models; its delegation is narrower")]
+    NotAllowed,
 }
 
 impl Refusal {
     /// Whether asking again soon is useless.
     #[must_use]
     pub fn is_lasting(self) -> bool {
-        !matches!(self, Self::Internal)
+        !matches!(self, Self::Internal | Self::Busy | Self::NoPods | Self::PodUnknown)
     }
 }
 

@@ -182,11 +182,13 @@ pub enum Role {
     Orchestrator,
     /// Relays connections between members that cannot reach each other.
     Relay,
+    /// May create, change and end jobs, in the namespaces that its certificate names.
+    Operator,
 }
 
 impl Role {
     /// All roles, in their order of declaration.
-    pub const ALL: [Self; 4] = [Self::Agent, Self::Proxy, Self::Orchestrator, Self::Relay];
+    pub const ALL: [Self; 5] = [Self::Agent, Self::Proxy, Self::Orchestrator, Self::Relay, Self::Operator];
 
     /// Lower-case word, as in topics and on the command line.
     #[must_use]
@@ -196,6 +198,7 @@ impl Role {
             Self::Proxy => "proxy",
             Self::Orchestrator => "orchestrator",
             Self::Relay => "relay",
+            Self::Operator => "operator",
         }
     }
 }
@@ -209,7 +212,7 @@ impl FromStr for Role {
     fn from_str(text: &str) -> Result<Self, Error> {
         Self::ALL.into_iter().find(|role| role.as_str() == text).ok_or_else(|| Error::UnknownRole {
             found: text.chars().take(limits::NAME_BYTES).collect(),
-            choices: "agent, proxy, orchestrator, relay",
+            choices: "agent, proxy, orchestrator, relay, operator",
         })
     }
 }

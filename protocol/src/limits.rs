@@ -66,3 +66,5 @@ pub const POD_LINES: usize = 1024;
 pub const POD_LINE_BYTES: usize = 8 * 1024;
 /// Longest text for people there.
 pub const POD_TEXT_BYTES: usize = 1024;
+/// A ServiceAccount token with which a pod joins. Real ones have about 1,200 bytes.
+pub const POD_TOKEN_BYTES: usize = 16 * 1024;

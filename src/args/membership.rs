@@ -2,7 +2,7 @@
 
 use super::{
     ListingArgs,
-    values::{duration, multiaddr, role},
+    values::{duration, multiaddr, namespace, role},
 };
 use crate::complete;
 use clap::{Args as ClapArgs, Subcommand};
@@ -138,6 +138,9 @@ pub(crate) struct InviteArgs {
     /// Models that the new member may serve, repeatable; `*` matches anything [default: all]
     #[arg(long = "model", value_name = "PATTERN", value_delimiter = ',')]
     pub(crate) models: Vec<Pattern>,
+    /// With --role operator: a namespace in which the new member may create jobs, repeatable [default: all]
+    #[arg(long = "namespace", value_name = "NAMESPACE", value_delimiter = ',', value_parser = namespace, requires = "roles")]
+    pub(crate) namespaces: Vec<String>,
     /// How long the token is good for: 30m, 24h, 7d
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = duration)]
     pub(crate) ttl: Duration,

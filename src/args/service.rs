@@ -1,7 +1,7 @@
 //! The processes that go on: `up`, `agent`, `proxy`, `relay`, and what they share.
 
 use super::{
-    EngineArgs,
+    EngineArgs, PodJoinArgs,
     values::{multiaddr, seconds, socket_address, worker_threads},
 };
 use clap::Args as ClapArgs;
@@ -75,6 +75,8 @@ pub(crate) struct AgentArgs {
     #[command(flatten)]
     pub(crate) node: NodeArgs,
     #[command(flatten)]
+    pub(crate) pod: PodJoinArgs,
+    #[command(flatten)]
     pub(crate) engines: EngineArgs,
 }
 
@@ -83,6 +85,8 @@ pub(crate) struct ProxyArgs {
     #[command(flatten)]
     pub(crate) node: NodeArgs,
     #[command(flatten)]
+    pub(crate) pod: PodJoinArgs,
+    #[command(flatten)]
     pub(crate) endpoint: EndpointArgs,
 }
 
@@ -90,4 +94,6 @@ pub(crate) struct ProxyArgs {
 pub(crate) struct RelayArgs {
     #[command(flatten)]
     pub(crate) node: NodeArgs,
+    #[command(flatten)]
+    pub(crate) pod: PodJoinArgs,
 }

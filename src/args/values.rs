@@ -1,7 +1,7 @@
 //! Values of flags that need a check or an example: what is wrong is answered with what would be right.
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use dunlin_protocol::id::Role;
+use dunlin_protocol::{certificate::EVERY_NAMESPACE, id::Role};
 use libp2p::Multiaddr;
 use std::{net::SocketAddr, time::Duration};
 
@@ -15,10 +15,25 @@ pub(super) fn worker_threads(text: &str) -> Result<usize, String> {
     }
 }
 
-/// Of the roles, those that a member can play today.
+/// A role, with the choices where it is none.
 pub(super) fn role() -> impl TypedValueParser<Value = Role> {
-    const BUILT: [Role; 3] = [Role::Agent, Role::Proxy, Role::Relay];
+    const BUILT: [Role; 5] = Role::ALL;
     PossibleValuesParser::new(BUILT.map(Role::as_str)).try_map(|text| text.parse::<Role>())
+}
+
+/// A namespace of Kubernetes: RFC 1123's label.
+pub(super) fn namespace(text: &str) -> Result<String, String> {
+    let fine = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    let is_label = !text.is_empty()
+        && text.len() <= 63
+        && text.chars().all(fine)
+        && !text.starts_with('-')
+        && !text.ends_with('-');
+    if is_label || text == EVERY_NAMESPACE {
+        Ok(text.to_owned())
+    } else {
+        Err("a namespace: small letters, digits and -, 63 at most".to_owned())
+    }
 }
 
 /// An address for other members.

@@ -16,6 +16,7 @@ pub(crate) async fn run(args: AgentArgs, home: &Path) -> Result<()> {
     let node = NodeSettings::resolve(&args.node, &file)?;
     let metrics_http = settings::metrics_http(&args.engines, &file);
     let state = StateDir::open(home)?;
+    super::pod_join::ensure(&state, &args.pod, &node.peers).await?;
     service::require(&state, &node, Role::Agent)?;
     let engines = Engines::resolve(&args.engines, file).await?;
     let mut lines = engines.found_lines();

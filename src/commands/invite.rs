@@ -35,6 +35,7 @@ async fn from_node(args: InviteArgs, home: &Path) -> Result<String> {
         models: (!args.models.is_empty()).then_some(args.models),
         ttl_s: Some(args.ttl.as_secs()),
         uses: Some(args.uses),
+        namespaces: args.namespaces,
     };
     let answer: Invitation = connect(home).await?.post("/invite", &asked).await?;
     Ok(answer.token)
@@ -86,6 +87,7 @@ fn offline(args: InviteArgs, home: &Path) -> Result<String> {
         models: if args.models.is_empty() { defaults.models } else { Models::Only(args.models) },
         life: args.ttl,
         uses: args.uses,
+        namespaces: args.namespaces,
     };
     let token = issuer.invite(&options, args.address, clock::unix_s(), &mut rand::make_rng::<rand::rngs::StdRng>())?;
     Ok(token.to_text()?)

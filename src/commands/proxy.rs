@@ -16,6 +16,7 @@ pub(crate) async fn run(args: ProxyArgs, home: &Path) -> Result<()> {
     let node = NodeSettings::resolve(&args.node, &file)?;
     let endpoint = Some(EndpointSettings::resolve(&args.endpoint, &file)?);
     let state = StateDir::open(home)?;
+    super::pod_join::ensure(&state, &args.pod, &node.peers).await?;
     service::require(&state, &node, Role::Proxy)?;
     let roles = Roles::from_iter([Role::Proxy]);
     let engines = service::Engines::default();

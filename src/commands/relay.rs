@@ -14,6 +14,7 @@ use std::path::Path;
 pub(crate) async fn run(args: RelayArgs, home: &Path) -> Result<()> {
     let node = NodeSettings::resolve(&args.node, &File::read(args.node.config.as_deref())?)?;
     let state = StateDir::open(home)?;
+    super::pod_join::ensure(&state, &args.pod, &node.peers).await?;
     service::require(&state, &node, Role::Relay)?;
     let roles = Roles::from_iter([Role::Relay]);
     let engines = service::Engines::default();

@@ -83,6 +83,7 @@ fn engine_line(engine: &serde_json::Value) -> String {
     let serves = if is_lost(engine) { "served" } else { "serves" };
     let models = if models.is_empty() { String::new() } else { format!(", {serves} {}", models.join(", ")) };
     let busy = format!("{}/{} slots", engine["in_flight"], engine["slots"]);
+    let reason = fetching(engine).unwrap_or(reason);
     format!(
         "engine {}  {} {} is {}{reason}{models}, {busy}",
         engine["index"],
@@ -90,6 +91,17 @@ fn engine_line(engine: &serde_json::Value) -> String {
         text("url"),
         standing(engine)
     )
+}
+
+/// How far its weights have come, while they do.
+fn fetching(engine: &serde_json::Value) -> Option<String> {
+    let news = &engine["fetching"];
+    if news.is_null() || news["ended"] == true {
+        return None;
+    }
+    let bytes = |key: &str| output::bytes(news[key].as_u64().unwrap_or(0));
+    let problem = news["problem"].as_str().map(|problem| format!("; {problem}")).unwrap_or_default();
+    Some(format!(": its weights are being fetched, {} of {}{problem}", bytes("bytes_done"), bytes("bytes")))
 }
 
 /// Where an engine of this node stands, for people.

@@ -3,6 +3,7 @@
 pub(crate) mod clients;
 pub(crate) mod engine;
 pub(crate) mod http;
+pub(crate) mod hub;
 pub(crate) mod liar;
 pub(crate) mod load;
 #[cfg(target_os = "linux")]

@@ -14,6 +14,7 @@ mod crowd;
 mod delegation;
 mod discovery;
 mod failover;
+mod fetch;
 mod harness;
 mod lies;
 mod lifecycle;

@@ -4,6 +4,7 @@ use crate::harness::{
     PATIENCE,
     engine::free_address,
     http::Endpoint,
+    hub::{Hub, Reply, content},
     load::{End, Load, Plan},
     node::{LOOPBACK, Mesh, Node},
     process::Process,
@@ -227,6 +228,32 @@ fn without_an_agent_the_engine_runs_all_the_same() {
     assert_eq!(shim.wait(PATIENCE).code(), Some(0));
     assert!(shim.output().contains("bye"), "{}", shim.output());
     assert!(kill_process(Pid::from_raw(pid).unwrap(), Signal::CONT).is_err());
+}
+
+/// The loader tells the agent how far it has come, and the agent tells people.
+#[test]
+fn the_loader_tells_the_agent_how_far_it_is() {
+    let sandbox = Sandbox::new();
+    let mesh = Mesh::new(&sandbox, &[]);
+    let pod = Pod::new(&sandbox, &mesh);
+    let body = content(21, 12 << 20);
+    let served = std::sync::Arc::clone(&body);
+    let hub = Hub::start(move |request| Reply::file(request, &served, "\"v1\""));
+    hub.set_pace(3 << 20);
+    let mut fetch = sandbox.command(pod.executable());
+    fetch
+        .args(["fetch", &format!("{}/weights.bin", hub.url()), "--connections", "1", "--to"])
+        .arg(sandbox.folder().join("models"));
+    let mut fetch = sandbox.start("fetch", fetch);
+    let news = wait_for("news of the loader", PATIENCE, || {
+        let news = pod.engine()["fetching"].clone();
+        (news["bytes_done"].as_u64().is_some_and(|done| done > 0) && news["bytes"] == 12 << 20).then_some(news)
+    });
+    assert_eq!((&news["files"], &news["ended"]), (&1.into(), &false.into()), "{news}");
+    let status = pod.agent.home.ask(&["status"]);
+    assert!(status.contains("its weights are being fetched") && status.contains("of 12.6 MB"), "{status}");
+    assert!(fetch.wait(PATIENCE).success(), "{}", fetch.output());
+    wait_for("the end of it", PATIENCE, || (pod.engine()["fetching"]["ended"] == true).then_some(()));
 }
 
 fn zombies_under(parent: i32) -> usize {

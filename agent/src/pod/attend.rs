@@ -19,12 +19,15 @@ use std::{future::pending, path::PathBuf, sync::Arc, time::Duration};
 use tokio::{
     net::UnixListener,
     sync::mpsc,
-    time::{Instant, sleep_until, timeout_at},
+    time::{Instant, sleep_until, timeout, timeout_at},
 };
 use tokio_util::sync::CancellationToken;
 
 /// What an engine gets that hangs to end by itself, milliseconds.
 const HUNG_MS: u64 = 5_000;
+
+/// After so long without a shim the engine is looked at as one that somebody else runs.
+const UNSHIMMED: Duration = Duration::from_secs(10);
 
 /// What the agent was told about the engine in the other container.
 #[derive(Debug)]
@@ -45,7 +48,14 @@ pub(crate) async fn attend(replica: Arc<Replica>, listener: UnixListener, place:
     let mut desk = Desk::new(Arc::clone(&replica), place, file);
     let guests = receive(listener, replica, sender);
     let attending = async {
-        let mut next = shims.recv().await;
+        let mut next = match timeout(UNSHIMMED, shims.recv()).await {
+            Ok(shim) => shim,
+            Err(_) => {
+                // Weights may be on the way; or the image's own entry point runs, where no command is known.
+                desk.replica.set_url(Some(desk.place.url.clone()));
+                shims.recv().await
+            }
+        };
         while let Some(shim) = next.take() {
             next = desk.serve(shim, &mut shims).await;
         }

@@ -118,6 +118,8 @@ pub struct Invite {
     pub ttl_s: Option<u64>,
     /// How many peers may use it; 1 when absent.
     pub uses: Option<u32>,
+    /// For the role operator: its namespaces; all when empty.
+    pub namespaces: Vec<String>,
 }
 
 /// Answer to `POST /invite`.
@@ -239,6 +241,7 @@ async fn invite(State(handle): State<Handle>, Json(asked): Json<Invite>) -> Resp
         models: asked.models.map_or(defaults.models, Models::Only),
         life: asked.ttl_s.map_or(defaults.life, Duration::from_secs),
         uses: asked.uses.unwrap_or(defaults.uses),
+        namespaces: asked.namespaces,
     };
     match handle.invite(options).await {
         Ok(token) => match token.to_text() {

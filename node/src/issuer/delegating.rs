@@ -1,6 +1,6 @@
 //! What only the mesh key does: letting members issue, and ending that.
 
-use super::{Error, Issuer, signer::Grant};
+use super::{CERTIFICATE_LIFE, Error, Issuer, signer::Grant};
 use crate::state::issuer_db::DelegationRow;
 use dunlin_protocol::{
     appointment::Appointment,
@@ -88,6 +88,7 @@ impl Issuer {
             models: member.models.clone(),
             capabilities: vec![capability.to_owned()],
             name: member.name.clone(),
+            life: CERTIFICATE_LIFE,
         };
         let delegation = self.0.signer.sign(&delegation)?;
         let (remembered, chain) = self.certify(grant, None, issued_at, now)?;

@@ -1,12 +1,12 @@
 //! Invitations: made, redeemed once for each of their uses, withdrawn.
 
 use super::{
-    Error, Issuer,
+    CERTIFICATE_LIFE, Error, Issuer,
     signer::{Branch, Grant},
 };
 use crate::state::issuer_db::{InvitationRow, Unusable};
 use dunlin_protocol::{
-    certificate::{self, Chain, Membership},
+    certificate::{self, Chain, EVERY_NAMESPACE, Membership, NAMESPACE},
     hello::Refusal,
     id::{PeerId, Role, Roles},
     invitation::{self, Invitation, JoinRequest, Token},
@@ -32,13 +32,29 @@ pub struct InvitationOptions {
     pub life: Duration,
     /// How many peers may use it; at least 1.
     pub uses: u32,
+    /// For the role operator: the namespaces, or [`EVERY_NAMESPACE`].
+    pub namespaces: Vec<String>,
+}
+
+impl InvitationOptions {
+    /// As certificates say it. An operator of no namespace in particular is one of all of them.
+    fn capabilities(&self) -> Vec<String> {
+        if !self.roles.contains(Role::Operator) {
+            return Vec::new();
+        }
+        let named = |namespace: &str| format!("{NAMESPACE}{namespace}");
+        match self.namespaces.is_empty() {
+            true => vec![named(EVERY_NAMESPACE)],
+            false => self.namespaces.iter().map(|namespace| named(namespace)).collect(),
+        }
+    }
 }
 
 impl Default for InvitationOptions {
     /// One machine that serves and asks, within a day.
     fn default() -> Self {
         let roles = Roles::from_iter([Role::Agent, Role::Proxy]);
-        Self { roles, models: Models::Any, life: INVITATION_LIFE, uses: 1 }
+        Self { roles, models: Models::Any, life: INVITATION_LIFE, uses: 1, namespaces: Vec::new() }
     }
 }
 
@@ -68,6 +84,8 @@ impl Issuer {
         now: u64,
         rng: &mut impl Rng,
     ) -> Result<Token, Error> {
+        let capabilities = options.capabilities();
+        certificate::check_bounds(&options.models, &capabilities).map_err(certificate::Error::from)?;
         let mut not_after = now.saturating_add(options.life.as_secs());
         if let Some(Branch { terms, .. }) = self.0.signer.branch() {
             not_after = not_after.min(terms.not_after);
@@ -76,8 +94,9 @@ impl Issuer {
                 subject: self.0.peer,
                 roles: options.roles,
                 models: options.models.clone(),
-                capabilities: Vec::new(),
+                capabilities: capabilities.clone(),
                 name: None,
+                life: CERTIFICATE_LIFE,
             };
             self.certify(grant, self.0.signer.branch(), now, now)?;
         }
@@ -95,7 +114,7 @@ impl Issuer {
         let token = Token::new(seed, self.0.signer.sign(&invitation)?, addresses)?;
         // Told now rather than when it is printed, after the database remembers it.
         token.to_text()?;
-        self.0.db.add_invitation(&InvitationRow {
+        let row = InvitationRow {
             key: invitation.key,
             roles: invitation.roles.to_string(),
             not_after: invitation.not_after,
@@ -103,7 +122,8 @@ impl Issuer {
             used: 0,
             created_at: now,
             withdrawn: false,
-        })?;
+        };
+        self.0.db.add_invitation(&row, &capabilities)?;
         Ok(token)
     }
 
@@ -153,8 +173,9 @@ impl Issuer {
             subject: joiner,
             roles: invitation.roles,
             models: invitation.models.clone(),
-            capabilities: Vec::new(),
+            capabilities: self.0.db.capabilities_of(&invitation.key)?,
             name: request.name.clone(),
+            life: CERTIFICATE_LIFE,
         };
         let issue = || self.issued_of(grant, self.0.signer.branch(), revocations, now);
         let elsewhere = known.and_then(|known| self.elsewhere(known, revocations, now));

@@ -1,7 +1,7 @@
 //! Renewal: the same rights for longer, in the same branch.
 
 use super::{
-    Error, Issuer,
+    CERTIFICATE_LIFE, Error, Issuer,
     signer::{Branch, Grant},
 };
 use crate::renewal;
@@ -9,7 +9,7 @@ use dunlin_protocol::{
     certificate::{self, Chain, Membership},
     delegation::Delegation,
     hello::Refusal,
-    id::{Name, Roles},
+    id::{Name, Role, Roles},
     pattern::Models,
     revocation::RevocationList,
     signed::Signed,
@@ -66,6 +66,7 @@ impl Issuer {
             models: member.models.clone(),
             capabilities,
             name: member.name.clone(),
+            life: CERTIFICATE_LIFE,
         };
         let still_good = |chain: &[u8]| {
             let last = Chain::decode(chain).map_err(certificate::Error::from)?.verify(now, &self.0.mesh);
@@ -108,11 +109,21 @@ impl Issuer {
         now: u64,
     ) -> Result<Chain, Error> {
         let (models, capabilities) = match self.terms() {
-            None => (Models::Any, vec![certificate::ISSUE.to_owned()]),
+            None => {
+                let mut capabilities = vec![certificate::ISSUE.to_owned()];
+                if roles.contains(Role::Operator) {
+                    capabilities.push(format!("{}{}", certificate::NAMESPACE, certificate::EVERY_NAMESPACE));
+                }
+                (Models::Any, capabilities)
+            }
             Some(terms) => (terms.models.clone(), Vec::new()),
         };
         self.check(revocations, now)?;
-        self.issue(Grant { subject: self.0.peer, roles, models, capabilities, name }, revocations, now)
+        self.issue(
+            Grant { subject: self.0.peer, roles, models, capabilities, name, life: CERTIFICATE_LIFE },
+            revocations,
+            now,
+        )
     }
 
     /// A certificate for this peer as one that holds no mesh key any more. Others are told that it issues only if
@@ -131,7 +142,11 @@ impl Issuer {
         let delegated = branch.is_some_and(|branch| branch.check(revocations, now).is_ok());
         let capabilities = if delegated { vec![certificate::DELEGATE.to_owned()] } else { Vec::new() };
         let (roles, models, name) = (own.roles, own.models.clone(), own.name.clone());
-        self.issue(Grant { subject: self.0.peer, roles, models, capabilities, name }, revocations, now)
+        self.issue(
+            Grant { subject: self.0.peer, roles, models, capabilities, name, life: CERTIFICATE_LIFE },
+            revocations,
+            now,
+        )
     }
 }
 

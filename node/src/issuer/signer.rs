@@ -1,6 +1,6 @@
 //! The key that an issuer signs with, and the bounds within which it may.
 
-use super::{CERTIFICATE_LIFE, Error};
+use super::Error;
 use dunlin_protocol::{
     certificate::{self, Certificate, Chain},
     delegation::{self, Delegation},
@@ -10,6 +10,7 @@ use dunlin_protocol::{
     signed::{self, Signed, Statement},
 };
 use libp2p::identity::{Keypair, PublicKey};
+use std::time::Duration;
 
 /// Contents of a certificate that the issuer does not decide.
 #[derive(Debug, Clone)]
@@ -19,6 +20,8 @@ pub(super) struct Grant {
     pub(super) models: Models,
     pub(super) capabilities: Vec<String>,
     pub(super) name: Option<Name>,
+    /// How long it is to count, at most.
+    pub(super) life: Duration,
 }
 
 /// A delegation with what it says.
@@ -97,7 +100,7 @@ impl Signer {
         issued_at: u64,
         now: u64,
     ) -> Result<(Certificate, Chain), Error> {
-        let mut not_after = now.saturating_add(CERTIFICATE_LIFE.as_secs());
+        let mut not_after = now.saturating_add(grant.life.as_secs());
         if let Some(Branch { terms, .. }) = branch {
             not_after = not_after.min(now.saturating_add(terms.life_s)).min(terms.not_after);
         }

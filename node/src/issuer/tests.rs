@@ -254,7 +254,14 @@ fn a_certificate_of_the_far_future_has_no_other_forgotten() {
     redeem(&issuer, &invite(&issuer, 2), one, NOW).unwrap();
     let mut list = RevocationList::default();
     list.insert(issuer.revoke(two, NOW + 400 * DAY, NOW).unwrap(), &issuer.mesh()).unwrap();
-    let grant = |subject| Grant { subject, roles: Roles::NONE, models: Models::Any, capabilities: vec![], name: None };
+    let grant = |subject| Grant {
+        subject,
+        roles: Roles::NONE,
+        models: Models::Any,
+        capabilities: vec![],
+        name: None,
+        life: CERTIFICATE_LIFE,
+    };
     // Of no use, and does no harm.
     let _ = issuer.issue(grant(two), &list, NOW);
     assert_eq!(rows(&home, "issued", one), 1);
@@ -430,6 +437,7 @@ mod delegates {
             models: only("Qwen/Qwen3"),
             capabilities: vec![],
             name: None,
+            life: CERTIFICATE_LIFE,
         };
         let member = holder.issue(grant, &none, NOW).unwrap().verify(NOW, &holder.mesh()).unwrap();
         let later = NOW + 26 * DAY;

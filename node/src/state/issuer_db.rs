@@ -8,7 +8,7 @@ mod elsewhere;
 mod opening;
 
 pub use delegations::DelegationRow;
-use dunlin_protocol::{certificate, id::PeerId};
+use dunlin_protocol::{certificate, id::PeerId, limits::CERTIFICATE_WORDS};
 pub use elsewhere::Elsewhere;
 pub use opening::Owner;
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
@@ -109,20 +109,40 @@ impl IssuerDb {
     ///
     /// # Errors
     /// The database fails.
-    pub fn add_invitation(&self, row: &InvitationRow) -> Result<(), Error> {
+    pub fn add_invitation(&self, row: &InvitationRow, capabilities: &[String]) -> Result<(), Error> {
         let mut connection = self.connection();
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         // They are refused for their age before anybody looks here.
         let ended = "SELECT key FROM invitations WHERE not_after < ?1";
         let now = seconds(row.created_at);
         transaction.execute(&format!("DELETE FROM redemptions WHERE invitation IN ({ended})"), [now])?;
+        transaction.execute(&format!("DELETE FROM invitation_capabilities WHERE invitation IN ({ended})"), [now])?;
         transaction.execute("DELETE FROM invitations WHERE not_after < ?1", [now])?;
         transaction.execute(
             "INSERT INTO invitations (key, roles, not_after, uses, created_at) VALUES (?1, ?2, ?3, ?4, ?5)",
             params![row.key, row.roles, seconds(row.not_after), row.uses, now],
         )?;
+        for capability in capabilities {
+            transaction.execute(
+                "INSERT OR IGNORE INTO invitation_capabilities (invitation, capability) VALUES (?1, ?2)",
+                params![row.key, capability],
+            )?;
+        }
         transaction.commit()?;
         Ok(())
+    }
+
+    /// The capabilities that an invitation gives, in order.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub fn capabilities_of(&self, key: &[u8; 32]) -> Result<Vec<String>, Error> {
+        let connection = self.connection();
+        let mut query = connection.prepare(
+            "SELECT capability FROM invitation_capabilities WHERE invitation = ?1 ORDER BY capability LIMIT ?2",
+        )?;
+        let rows = query.query_map(params![key, CERTIFICATE_WORDS as i64], |row| row.get(0))?;
+        Ok(rows.collect::<Result<_, _>>()?)
     }
 
     /// The invitations, newest first.

@@ -15,6 +15,7 @@ mod certificates;
 mod delegates;
 mod invitations;
 mod members;
+mod pods;
 mod raw;
 mod relayed;
 mod strangers;

@@ -6,6 +6,7 @@ use dunlin_node::{
     issuer::{InvitationOptions, Issuer},
     members::Members,
     mesh,
+    pods::PodAdmission,
     state::StateDir,
     transport,
 };
@@ -107,12 +108,17 @@ pub(crate) fn roles() -> Roles {
 
 impl Victim {
     pub(crate) async fn start(listen: &str) -> Self {
+        Self::start_with(listen, None).await
+    }
+
+    /// One that admits pods.
+    pub(crate) async fn start_with(listen: &str, pods: Option<PodAdmission>) -> Self {
         let home = tempfile::tempdir().unwrap();
         let state = StateDir::open(home.path()).unwrap();
         mesh::create(&state, roles(), None, clock::unix_s()).unwrap();
         let mesh = mesh::load(&state, clock::unix_s()).unwrap();
         let settings = admission::Settings { deadline: DEADLINE };
-        let admission = Admission::new(mesh.members.clone(), mesh.issuer.clone(), settings);
+        let admission = Admission::with_pods(mesh.members.clone(), mesh.issuer.clone(), pods, settings);
         let transport = transport::build_direct(&mesh.identity, admission).unwrap();
         let peer = mesh.identity.public().to_peer_id();
         let mut behaviour = protocols(&mesh.identity);

@@ -201,3 +201,46 @@ proptest! {
         }
     }
 }
+
+/// A member of an older version meets roles and capabilities that it has never heard of.
+#[test]
+fn roles_and_capabilities_of_later_versions_are_no_obstacle() {
+    let mut later = certificate(1, 1, 3);
+    // Bits that no version knows yet beside the agent's.
+    later.roles = codec::decode(&0b1010_0000_0000_0001_u16.to_le_bytes(), 2).unwrap();
+    later.capabilities = vec!["@team-a".to_owned(), "teleport".to_owned()];
+    let chain = Chain::by_mesh_key(&later, &key(1)).unwrap();
+    let membership = Chain::decode(&chain.encode().unwrap()).unwrap().verify(NOW, &mesh(1)).unwrap();
+    assert_eq!(membership.roles.iter().collect::<Vec<_>>(), [Role::Agent]);
+    assert_eq!(membership.roles.to_string(), "agent");
+    assert!(!membership.may_operate("team-a"), "the namespaces give nothing without the role");
+}
+
+/// What certificates of this version say of an operator is within what earlier versions take: one more bit, and words
+/// within their bounds.
+#[test]
+fn an_operator_may_operate_in_its_namespaces() {
+    let operator = |words: &[&str]| {
+        let mut certificate = certificate(1, 1, 3);
+        certificate.roles = Roles::from_iter([Role::Operator]);
+        certificate.capabilities = words.iter().map(|word| (*word).to_owned()).collect();
+        Chain::by_mesh_key(&certificate, &key(1)).unwrap().verify(NOW, &mesh(1)).unwrap()
+    };
+    assert_eq!(codec::encode(&Roles::from_iter([Role::Operator]), 2).unwrap(), 16_u16.to_le_bytes());
+    let longest = format!("@{}", "n".repeat(63));
+    let some = operator(&["@team-a", &longest]);
+    assert!(some.may_operate("team-a") && some.may_operate(&longest[1..]));
+    assert!(
+        !some.may_operate("team") && !some.may_operate("team-a2") && !some.may_operate("*") && !some.may_operate("")
+    );
+    assert_eq!(some.namespaces().collect::<Vec<_>>(), ["team-a", &longest[1..]]);
+    assert!(operator(&["@*"]).may_operate("anything"));
+    assert!(!operator(&[]).may_operate("team-a") && !operator(&["team-a"]).may_operate("team-a"));
+}
+
+/// A delegate gives no namespace that its delegation doesn't name.
+#[test]
+fn namespaces_are_within_the_delegation() {
+    let by_delegate = |word: &str| under_delegation(|certificate| certificate.capabilities = vec![word.to_owned()]);
+    assert!(matches!(by_delegate("@team-a"), Err(Error::Delegation(delegation::Error::Capability(_)))));
+}

@@ -32,6 +32,10 @@ const ELSEWHERE: &str = "CREATE TABLE IF NOT EXISTS elsewhere (
     peer BLOB NOT NULL, issuer BLOB NOT NULL, delegated_at INTEGER NOT NULL, issued_at INTEGER NOT NULL,
     until INTEGER NOT NULL, PRIMARY KEY (peer, issuer)) STRICT";
 
+/// Likewise: capabilities that an invitation gives, which the token itself says nothing of.
+const CAPABILITIES: &str = "CREATE TABLE IF NOT EXISTS invitation_capabilities (
+    invitation BLOB NOT NULL, capability TEXT NOT NULL, PRIMARY KEY (invitation, capability)) STRICT";
+
 /// Whose database it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Owner {
@@ -73,6 +77,7 @@ impl IssuerDb {
         // FULL: a use that was answered stays counted, even when the power fails.
         connection.pragma_update(None, "synchronous", "FULL")?;
         connection.execute_batch(ELSEWHERE)?;
+        connection.execute_batch(CAPABILITIES)?;
         Ok(Self(Mutex::new(connection)))
     }
 }
