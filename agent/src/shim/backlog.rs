@@ -153,7 +153,8 @@ mod tests {
         assert_eq!(sent.last().map(|(first, count)| first + *count as u64), Some(3000));
         assert!(backlog.lock().bytes <= BACKLOG_BYTES);
         backlog.forget(3000);
-        assert_eq!((backlog.lock().bytes, backlog.lock().first), (0, 3000));
+        let kept = backlog.lock();
+        assert_eq!((kept.bytes, kept.first), (0, 3000));
     }
 
     #[test]
