@@ -132,6 +132,7 @@ impl Run<'_> {
             } else {
                 self.stream(&remote, &part, &pieces).await?;
             }
+            part.sync().await?;
             let Some(problem) = part.check(&spec.check).await? else { break };
             paths.discard();
             self.progress.lost(*size);
@@ -331,6 +332,7 @@ impl Run<'_> {
             part.write(first, bytes).await?;
             part.note(index).await?;
         }
+        part.sync().await?;
         paths.finish(size, &version)
     }
 }

@@ -11,13 +11,17 @@ use std::{
     io::{self, Read, Write},
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
-use tokio::{sync::Mutex as AsyncMutex, task::spawn_blocking, time::sleep};
+use tokio::{task::spawn_blocking, time::sleep};
 
 /// Between two looks whether another process is done.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
+/// Pieces that are synced together.
+const SAFE_AT_ONCE: usize = 16;
+/// Differs after each start of the machine.
+const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 /// What is hashed at once, bytes.
 const HASHED_AT_ONCE: usize = 1 << 20;
 /// Largest record that makes sense, bytes: one line for each piece of a file of some terabytes.
@@ -87,8 +91,9 @@ impl Paths {
         let disk = Error::disk(&self.part);
         let content =
             OpenOptions::new().create(true).truncate(false).read(true).write(true).open(&self.part).map_err(disk)?;
+        let boot = boot();
         let is_whole = content.metadata().is_ok_and(|metadata| metadata.len() == size);
-        let pieces = is_whole.then(|| Pieces::read(&read_bounded(&self.record), size, version)).flatten();
+        let pieces = is_whole.then(|| Pieces::read(&read_bounded(&self.record), size, version, &boot)).flatten();
         let record = match &pieces {
             Some(_) => OpenOptions::new().append(true).open(&self.record),
             None => {
@@ -104,13 +109,9 @@ impl Paths {
             }
         };
         let mut record = record.map_err(Error::disk(&self.record))?;
-        if pieces.is_some() {
-            // A line that was cut off by a kill must not be continued by the next.
-            record.write_all(b"\n").map_err(Error::disk(&self.record))?;
-        }
+        record.write_all(Pieces::run(&boot).as_bytes()).map_err(Error::disk(&self.record))?;
         let (content, record) = (Arc::new(content), Arc::new(record));
-        let part =
-            Part { content, record, path: self.part.clone(), arrived: Mutex::default(), noting: AsyncMutex::default() };
+        let part = Part { content, record, path: self.part.clone(), unsafe_yet: Mutex::default() };
         Ok((part, pieces.unwrap_or_else(|| Pieces::none(size))))
     }
 
@@ -134,6 +135,12 @@ impl Paths {
     }
 }
 
+/// Where nothing tells, no two runs are of the same boot.
+fn boot() -> String {
+    let told = fs::read_to_string(BOOT).map(|id| id.trim().to_owned());
+    told.unwrap_or_else(|_| format!("unknown-{}", std::process::id()))
+}
+
 fn read_bounded(path: &Path) -> String {
     let mut text = String::new();
     let read = File::open(path).and_then(|file| file.take(RECORD_BYTES).read_to_string(&mut text));
@@ -146,10 +153,8 @@ pub(crate) struct Part {
     content: Arc<File>,
     record: Arc<File>,
     path: PathBuf,
-    /// Pieces that are here and not noted yet.
-    arrived: Mutex<Vec<usize>>,
-    /// Held while some are noted.
-    noting: AsyncMutex<()>,
+    /// Pieces that a power cut would take.
+    unsafe_yet: Mutex<Vec<usize>>,
 }
 
 impl Part {
@@ -159,25 +164,29 @@ impl Part {
         self.blocking(move || content.write_all_at(&bytes, at)).await
     }
 
-    /// A piece is here, and will be after a power cut. Pieces that arrive while the disk is at work are noted together.
+    /// A piece is here. From time to time all of them are made safe: a sync for each would slow fast networks down.
     pub(crate) async fn note(&self, index: usize) -> Result<(), Error> {
-        self.arrived().push(index);
-        let _noting = self.noting.lock().await;
-        let arrived = std::mem::take(&mut *self.arrived());
-        if arrived.is_empty() {
-            // Whoever came before noted it.
-            return Ok(());
-        }
+        let due = {
+            let mut pieces = self.unsafe_yet.lock().unwrap_or_else(PoisonError::into_inner);
+            pieces.push(index);
+            if pieces.len() >= SAFE_AT_ONCE { std::mem::take(&mut *pieces) } else { Vec::new() }
+        };
         let (content, record) = (Arc::clone(&self.content), Arc::clone(&self.record));
         self.blocking(move || {
+            (&*record).write_all(Pieces::here(index).as_bytes())?;
+            if due.is_empty() {
+                return Ok(());
+            }
             content.sync_data()?;
-            (&*record).write_all(arrived.into_iter().map(Pieces::line).collect::<String>().as_bytes())
+            (&*record).write_all(due.into_iter().map(Pieces::safe).collect::<String>().as_bytes())
         })
         .await
     }
 
-    fn arrived(&self) -> MutexGuard<'_, Vec<usize>> {
-        self.arrived.lock().unwrap_or_else(PoisonError::into_inner)
+    /// All that was written is safe.
+    pub(crate) async fn sync(&self) -> Result<(), Error> {
+        let content = Arc::clone(&self.content);
+        self.blocking(move || content.sync_all()).await
     }
 
     async fn blocking<T: Send + 'static>(

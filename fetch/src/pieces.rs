@@ -54,18 +54,40 @@ impl Pieces {
         text
     }
 
-    /// The line that adds a piece to a record.
-    pub(crate) fn line(index: usize) -> String {
+    /// The line with which a run begins: what it notes counts for whoever runs under the same boot of the machine.
+    pub(crate) fn run(boot: &str) -> String {
+        // In front, the end of a line that a kill may have cut off.
+        format!("\nboot {boot}\n")
+    }
+
+    /// The line that notes a piece which is here.
+    pub(crate) fn here(index: usize) -> String {
         format!("{index}\n")
     }
 
-    /// What a record says; `None` when it is of another version. A last line without its end was never finished.
-    pub(crate) fn read(record: &str, size: u64, version: &str) -> Option<Self> {
+    /// The line that notes a piece which will be here after a power cut too.
+    pub(crate) fn safe(index: usize) -> String {
+        format!("safe {index}\n")
+    }
+
+    /// What a record says to whoever reads it under `boot`; `None` when it is of another version. A last line without its
+    /// end was never finished.
+    pub(crate) fn read(record: &str, size: u64, version: &str, boot: &str) -> Option<Self> {
         let lines = record.strip_prefix(&Self::header(size, version))?;
         let mut pieces = Self::none(size);
         let finished = lines.rfind('\n').map_or("", |end| &lines[..end]);
-        for index in finished.lines().filter_map(|line| line.parse::<usize>().ok()) {
-            if let Some(here) = pieces.here.get_mut(index) {
+        let mut of_this_boot = false;
+        for line in finished.lines() {
+            let noted = match line.split_once(' ') {
+                Some(("boot", of)) => {
+                    of_this_boot = of == boot;
+                    continue;
+                }
+                Some(("safe", index)) => index,
+                None if of_this_boot => line,
+                _ => continue,
+            };
+            if let Some(here) = noted.parse::<usize>().ok().and_then(|index| pieces.here.get_mut(index)) {
                 *here = true;
             }
         }
@@ -81,21 +103,30 @@ mod tests {
 
     #[test]
     fn a_record_is_read_up_to_where_it_was_cut() {
-        let header = Pieces::header(SIZE, "v1");
-        let whole = format!("{header}{}{}", Pieces::line(2), Pieces::line(0));
-        let pieces = Pieces::read(&whole, SIZE, "v1").unwrap();
-        assert_eq!((pieces.missing(), pieces.bytes()), (vec![(1, 2)], PIECE_BYTES + 5));
-        let cut = Pieces::read(&whole[..whole.len() - 1], SIZE, "v1").unwrap();
-        assert_eq!(cut.missing(), [(0, 2)]);
-        assert_eq!(Pieces::read(&format!("{header}9\nx\n1\n"), SIZE, "v1").unwrap().missing(), [(0, 1), (2, 3)]);
+        let begun = Pieces::header(SIZE, "v1") + &Pieces::run("b");
+        let whole = format!("{begun}{}{}", Pieces::here(2), Pieces::here(0));
+        let read = |record: &str| Pieces::read(record, SIZE, "v1", "b").unwrap();
+        assert_eq!((read(&whole).missing(), read(&whole).bytes()), (vec![(1, 2)], PIECE_BYTES + 5));
+        assert_eq!(read(&whole[..whole.len() - 1]).missing(), [(0, 2)]);
+        assert_eq!(read(&format!("{begun}9\nx\nsafe\n1\n")).missing(), [(0, 1), (2, 3)]);
+        // The next run's first line ends the one that was cut.
+        assert_eq!(read(&format!("{begun}0{}1\n", Pieces::run("b"))).missing(), [(2, 3)]);
+    }
+
+    #[test]
+    fn what_was_not_synced_counts_until_the_machine_starts_anew() {
+        let record = format!("{}{}0\n1\n{}", Pieces::header(SIZE, "v1"), Pieces::run("b"), Pieces::safe(1));
+        let missing = |boot: &str| Pieces::read(&record, SIZE, "v1", boot).unwrap().missing();
+        assert_eq!(missing("b"), [(2, 3)]);
+        assert_eq!(missing("another"), [(0, 1), (2, 3)]);
     }
 
     #[test]
     fn another_version_counts_for_nothing() {
-        let record = Pieces::header(SIZE, "v1") + "0\n";
-        assert_eq!(Pieces::read(&record, SIZE, "v2"), None);
-        assert_eq!(Pieces::read(&record, SIZE + 1, "v1"), None);
-        assert_eq!(Pieces::read("", SIZE, "v1"), None);
+        let record = Pieces::header(SIZE, "v1") + "safe 0\n";
+        assert_eq!(Pieces::read(&record, SIZE, "v2", "b"), None);
+        assert_eq!(Pieces::read(&record, SIZE + 1, "v1", "b"), None);
+        assert_eq!(Pieces::read("", SIZE, "v1", "b"), None);
     }
 
     #[test]
