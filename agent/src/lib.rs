@@ -11,6 +11,8 @@ pub mod config;
 pub mod counters;
 pub mod demo;
 pub mod engine;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 pub mod metrics;
 pub mod outcomes;
 pub mod output;

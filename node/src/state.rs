@@ -22,6 +22,7 @@ use lock::Lock;
 use serde::{Deserialize, Serialize};
 use std::{
     fs,
+    io::ErrorKind,
     os::unix::fs::{DirBuilderExt, PermissionsExt},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
@@ -58,7 +59,7 @@ pub enum Error {
         pid: Option<u32>,
     },
     /// The operating system refused.
-    #[error("{}: {cause}", path.display())]
+    #[error("{}: {cause}{}", path.display(), remedy(cause))]
     Io {
         /// File or directory.
         path: PathBuf,
@@ -93,6 +94,17 @@ pub enum Error {
     /// The issuer's database.
     #[error(transparent)]
     Database(#[from] issuer_db::Error),
+}
+
+/// What to do about it, where that is known.
+fn remedy(cause: &std::io::Error) -> &'static str {
+    match cause.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "; free some space there",
+        ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied => {
+            "; make it writable for this user, or choose another directory with --home DIR (DUNLIN_HOME)"
+        }
+        _ => "",
+    }
 }
 
 fn holder(pid: Option<u32>) -> String {

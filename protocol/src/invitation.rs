@@ -310,4 +310,4 @@ impl JoinRequest {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -7,6 +7,8 @@ pub mod appointment;
 pub mod certificate;
 pub mod codec;
 pub mod delegation;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 pub mod hello;
 pub mod hop;
 pub mod id;

@@ -17,6 +17,8 @@ mod eject;
 mod errors;
 mod fair;
 mod files;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod http;
 pub mod keys;
 pub mod late;

@@ -8,11 +8,14 @@
 #[path = "../chaos/chaos.rs"]
 mod chaos;
 mod cli;
+mod clocks;
 mod container;
 mod continuation;
 mod crowd;
 mod delegation;
 mod discovery;
+#[cfg(target_os = "linux")]
+mod disk;
 mod failover;
 mod fetch;
 mod harness;
@@ -29,5 +32,7 @@ mod overload;
 mod partition;
 mod pod;
 mod sdk;
+mod shutdown;
 mod top;
 mod up;
+mod versions;

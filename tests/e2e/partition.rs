@@ -247,3 +247,47 @@ fn members_find_each_other_again_without_the_one_by_which_they_met() {
     endpoint.chat("demo", "hello", 4).unwrap().content();
     assert!(start.elapsed() < Duration::from_secs(10), "found each other after {:?}", start.elapsed());
 }
+
+/// C21: all that passes between the two passes a relay, over a cable that loses many packets: heartbeats come late or not at
+/// all, and who serves is asked all the same.
+#[test]
+fn who_serves_over_a_relay_on_a_bad_cable_is_asked_all_the_same() {
+    let sandbox = Sandbox::new();
+    let Some(mut lab) = Lab::new(&sandbox) else { return };
+    let hosts = lab.star(&["p", "r", "a"]);
+    let [p, r, a] = &hosts[..] else { panic!() };
+    let home = Home::within(&sandbox, "p", &p.namespace);
+    home.ask(&["mesh", "create"]);
+    let proxy = start(home, &PROXY, p, &["--first-byte-timeout", "10"]);
+    let member = |name: &str, role: &str, host: &Host| {
+        let home = Home::within(&sandbox, name, &host.namespace);
+        home.join(&proxy.home.ask(&["invite", "--role", role]));
+        home
+    };
+    let relay = start(member("r", "relay", r), &["relay"], r, &[]);
+    let agent = member("a", "agent", a);
+    lab.part(&[p], &[a]);
+    let by = format!("/ip4/{}/tcp/4480/p2p/{}", r.address, relay.peer_id());
+    let through = format!("{by}/p2p-circuit");
+    let args = ["agent", "--no-mdns", "--listen", &through, "--peer", &by, "--launch", "demo"];
+    let agent = agent.start(&[&args[..], &ENGINE].concat());
+    proxy.wait_for_replicas("demo", 1);
+    let peers = proxy.home.list(&["peers"]);
+    let of_agent = peers.as_array().unwrap().iter().find(|peer| peer["peer"] == agent.peer_id()).unwrap();
+    assert_eq!(of_agent["reachability"], "relayed", "{of_agent}");
+    let endpoint = proxy.endpoint();
+    let load = within(&p.namespace, || {
+        let load = Load::start(&endpoint, &Plan { clients: 4, model: "demo".into(), tokens: 20, stream: true });
+        load.wait_for_more(10);
+        load
+    });
+
+    lab.lose(&r.namespace, 8);
+    load.wait_for_more(60);
+    lab.mend(&r.namespace);
+    load.wait_for_more(10);
+    load.finish().assert_none_failed();
+    let metrics = within(&p.namespace, || endpoint.get("/metrics")).unwrap().text();
+    let ejections = metrics.lines().find(|line| line.starts_with("dunlin_proxy_ejections_total")).unwrap_or_default();
+    assert_eq!(ejections, "dunlin_proxy_ejections_total 0", "who served was ejected");
+}

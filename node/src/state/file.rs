@@ -45,7 +45,11 @@ pub(super) fn make(path: &Path, fill: impl FnOnce(&Path) -> Result<(), Error>) -
     // Left over from a crash, perhaps with other modes.
     remove(&beside)?;
     OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(&beside).map_err(at(&beside))?;
-    fill(&beside)?;
+    if let Err(error) = fill(&beside) {
+        // On a full disk half a file would be in the way of others. That it can't be removed is nothing new.
+        let _ = fs::remove_file(&beside);
+        return Err(error);
+    }
     fs::rename(&beside, path).map_err(at(path))?;
     sync_directory(path)
 }

@@ -11,7 +11,7 @@ pub use delegations::DelegationRow;
 use dunlin_protocol::{certificate, id::PeerId, limits::CERTIFICATE_WORDS};
 pub use elsewhere::Elsewhere;
 pub use opening::Owner;
-use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
+use rusqlite::{Connection, ErrorCode, OptionalExtension, TransactionBehavior, params};
 use std::{
     path::PathBuf,
     sync::{Mutex, MutexGuard, PoisonError},
@@ -28,7 +28,7 @@ const LISTING: usize = 10_000;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// It failed.
-    #[error("the issuer's database: {0}")]
+    #[error("the issuer's database (issuer.db): {0}{remedy}", remedy = remedy(.0))]
     Failed(#[from] rusqlite::Error),
     /// Not the one of this peer: with it, uses of invitations would be forgotten.
     #[error(
@@ -41,6 +41,20 @@ pub enum Error {
         /// What it is instead.
         cause: String,
     },
+}
+
+/// What to do about it, where that is known.
+fn remedy(error: &rusqlite::Error) -> &'static str {
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DiskFull) => "; free some space there",
+        Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => {
+            "; make it and its directory writable for this user"
+        }
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+            "; restore it from a backup, or remove it to begin a new one (invitations made so far are refused then)"
+        }
+        _ => "",
+    }
 }
 
 /// An invitation as remembered.

@@ -10,6 +10,7 @@ mod light;
 mod control;
 mod delegation;
 mod discovery;
+mod later;
 mod liveness;
 mod records;
 mod relay;

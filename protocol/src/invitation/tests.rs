@@ -19,7 +19,7 @@ fn invitation() -> Invitation {
         uses: 3,
     }
 }
-fn token() -> Token {
+pub(crate) fn token() -> Token {
     let addresses = ["/ip4/192.0.2.7/tcp/4480", "/dns4/gpu.example/udp/4480/quic-v1"].map(|a| a.parse().unwrap());
     Token::new(SEED, Signed::sign(&invitation(), &key(1)).unwrap(), addresses.into()).unwrap()
 }

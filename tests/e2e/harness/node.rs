@@ -19,6 +19,7 @@ pub(crate) struct Home<'a> {
     pub(crate) sandbox: &'a Sandbox,
     name: String,
     folder: PathBuf,
+    executable: PathBuf,
     /// A command that runs the executable in another place than this.
     within: Vec<String>,
     /// Environment of the node itself.
@@ -28,7 +29,8 @@ pub(crate) struct Home<'a> {
 impl<'a> Home<'a> {
     pub(crate) fn new(sandbox: &'a Sandbox, name: &str) -> Self {
         let folder = sandbox.folder().join(name);
-        Self { sandbox, name: name.to_owned(), folder, within: Vec::new(), environment: Vec::new() }
+        let (name, executable) = (name.to_owned(), executable());
+        Self { sandbox, name, folder, executable, within: Vec::new(), environment: Vec::new() }
     }
 
     /// As `new`, its commands in a network namespace.
@@ -42,6 +44,11 @@ impl<'a> Home<'a> {
         Self { within: within.iter().map(|&word| word.to_owned()).collect(), ..self }
     }
 
+    /// Its commands are those of another build.
+    pub(crate) fn of(self, executable: &std::path::Path) -> Self {
+        Self { executable: executable.to_owned(), ..self }
+    }
+
     /// The state directory.
     pub(crate) fn folder(&self) -> &std::path::Path {
         &self.folder
@@ -50,10 +57,10 @@ impl<'a> Home<'a> {
     /// `dunlin ARGS` with this state directory.
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = match self.within.split_first() {
-            None => self.sandbox.command(executable()),
+            None => self.sandbox.command(&self.executable),
             Some((program, args)) => {
                 let mut command = self.sandbox.command(program);
-                command.args(args).arg(executable());
+                command.args(args).arg(&self.executable);
                 command
             }
         };
@@ -195,7 +202,7 @@ impl<'a> Node<'a> {
 
 /// A mesh on loopback: one proxy that also issues, and agents that it invited.
 pub(crate) struct Mesh<'a> {
-    sandbox: &'a Sandbox,
+    pub(crate) sandbox: &'a Sandbox,
     pub(crate) proxy: Node<'a>,
     pub(crate) endpoint: Endpoint,
 }
