@@ -21,8 +21,13 @@ rm -rf "$source" "$build"
 mkdir -p "$source" "$build/debug"
 git archive "$commit" | tar -x -C "$source"
 if [ -d "$target/debug/.fingerprint" ]; then
-  # Links where nothing is written to, copies of what cargo writes to in its place.
-  for part in deps build; do cp -al "$target/debug/$part" "$build/debug/$part"; done
+  # Links where nothing is written to (copies from another file system), copies of what cargo writes to in its place.
+  for part in deps build; do
+    cp -al "$target/debug/$part" "$build/debug/$part" 2>/dev/null || {
+      rm -rf "$build/debug/$part"
+      cp -a "$target/debug/$part" "$build/debug/$part"
+    }
+  done
   cp -a "$target/debug/.fingerprint" "$build/debug/.fingerprint"
 fi
 # As the tests are built, so that no dependency gets other features; the smallest test that wants the executable.
