@@ -10,7 +10,7 @@ mod pod;
 mod service;
 pub(crate) mod values;
 
-pub(crate) use client::{ChatArgs, ListingArgs, LogsArgs, Output, TopArgs};
+pub(crate) use client::{AdaptersCommand, ChatArgs, ListingArgs, LogsArgs, Output, TopArgs};
 pub(crate) use demo::DemoEngineArgs;
 pub(crate) use engines::{EngineArgs, Tool};
 pub(crate) use keys::{KeysArgs, KeysCommand};
@@ -61,7 +61,7 @@ Examples:
 A second node of the same mesh on this machine: without `join` it would make a mesh of its own.
   dunlin --home /tmp/second join TOKEN
   dunlin --home /tmp/second up --http 127.0.0.1:0 --listen /ip4/127.0.0.1/tcp/0")]
-    Up(UpArgs),
+    Up(Box<UpArgs>),
     /// Make a mesh, show the one of this machine, say who may admit others
     Mesh {
         #[command(subcommand)]
@@ -143,6 +143,19 @@ Examples:
     /// List the models that the mesh serves
     #[command(after_help = "Examples:\n  dunlin models\n  dunlin models --output json | jq '.[].exact'")]
     Models(ListingArgs),
+    /// List LoRA adapters, have engines load or drop them
+    #[command(after_help = "\
+Examples:
+  dunlin adapters list
+  dunlin adapters load sql
+  dunlin adapters unload sql --on workshop
+
+An agent lists what its engines may load: dunlin agent --engine URL --adapter sql=/adapters/sql. A request for an adapter
+that is not loaded anywhere has it loaded; these commands do so before, or make room.")]
+    Adapters {
+        #[command(subcommand)]
+        command: AdaptersCommand,
+    },
     /// Show this machine's node
     #[command(after_help = "\
 Examples:

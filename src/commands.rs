@@ -1,5 +1,6 @@
 //! One file per command; this one only chooses.
 
+mod adapters;
 mod agent;
 mod chat;
 mod completions;
@@ -39,7 +40,7 @@ pub(crate) async fn run(args: Args) -> Result<()> {
     let home = settings::home(args.home.as_deref())?;
     let home = home.as_path();
     match args.command {
-        Command::Up(args) => up::run(args, home).await,
+        Command::Up(args) => up::run(*args, home).await,
         Command::Mesh { command } => mesh::run(command, home).await,
         Command::Invite(args) => invite::run(args, home).await,
         Command::Join { token, name } => join::run(&token, name, home).await,
@@ -51,6 +52,7 @@ pub(crate) async fn run(args: Args) -> Result<()> {
         Command::Engine(args) => engine::run(args).await,
         Command::Fetch(args) => Box::pin(fetch::run(args)).await,
         Command::Peers(listing) => peers::run(home, listing.output).await,
+        Command::Adapters { command } => adapters::run(command, home).await,
         Command::Models(listing) => models::run(home, listing.output).await,
         Command::Status(listing) => status::run(home, listing.output).await,
         Command::Top(args) => top::run(args, home).await,

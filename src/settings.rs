@@ -10,11 +10,13 @@ pub(crate) use engines::{EngineSettings, EngineSource, catalogue, discover, engi
 use crate::args::{EndpointArgs, NodeArgs, ThreadArgs, values};
 use crate::exit::Failure;
 use anyhow::{Context, Result, bail};
-use dunlin_protocol::id::Name;
+use dunlin_protocol::id::{ModelId, Name};
+use dunlin_proxy::{TlsFiles, names::Names};
 use engines::EngineFile;
 use libp2p::{Multiaddr, multiaddr::Protocol};
 use serde::{Deserialize, Deserializer, de::Error as _};
 use std::{
+    collections::BTreeMap,
     io::Read,
     net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener},
     path::{Path, PathBuf},
@@ -60,6 +62,12 @@ struct EndpointFile {
     auth: Option<bool>,
     first_byte_timeout_seconds: Option<f64>,
     inter_token_timeout_seconds: Option<f64>,
+    aliases: BTreeMap<ModelId, ModelId>,
+    fallbacks: BTreeMap<ModelId, Vec<ModelId>>,
+    tls_certificate: Option<PathBuf>,
+    tls_key: Option<PathBuf>,
+    upload_folder: Option<PathBuf>,
+    upload_disk_bytes: Option<u64>,
 }
 
 /// Addresses as the flags take them, with the same words about wrong ones.
@@ -196,6 +204,10 @@ pub(crate) struct EndpointSettings {
     pub(crate) first_byte_timeout: Option<Duration>,
     /// The same.
     pub(crate) inter_token_timeout: Option<Duration>,
+    pub(crate) names: Names,
+    pub(crate) tls: Option<TlsFiles>,
+    pub(crate) upload_folder: Option<PathBuf>,
+    pub(crate) upload_disk_bytes: u64,
 }
 
 impl EndpointSettings {
@@ -209,7 +221,24 @@ impl EndpointSettings {
         };
         let first_byte = seconds("first_byte_timeout_seconds", file.endpoint.first_byte_timeout_seconds)?;
         let inter_token = seconds("inter_token_timeout_seconds", file.endpoint.inter_token_timeout_seconds)?;
+        // A flag takes the place of the file's entry of the same name.
+        let (mut aliases, mut fallbacks) = (file.endpoint.aliases.clone(), file.endpoint.fallbacks.clone());
+        aliases.extend(args.aliases.iter().cloned());
+        fallbacks.extend(args.fallbacks.iter().cloned());
+        let names = Names::new(aliases, fallbacks).map_err(|error| Failure::Usage(error.to_string()))?;
+        let certificate = args.tls_certificate.clone().or_else(|| file.endpoint.tls_certificate.clone());
+        let key = args.tls_key.clone().or_else(|| file.endpoint.tls_key.clone());
+        let tls = match (certificate, key) {
+            (Some(certificate), Some(key)) => Some(TlsFiles { certificate, key }),
+            (None, None) => None,
+            _ => bail!("{}: endpoint.tls_certificate and endpoint.tls_key go together", file.place()),
+        };
+        let disk = args.upload_disk_bytes.or(file.endpoint.upload_disk_bytes);
         Ok(Self {
+            tls,
+            upload_folder: args.upload_folder.clone().or_else(|| file.endpoint.upload_folder.clone()),
+            upload_disk_bytes: disk.unwrap_or(dunlin_proxy::Config::default().upload_disk),
+            names,
             http: args.http.or(file.endpoint.http).unwrap_or((Ipv4Addr::LOCALHOST, HTTP_PORT).into()),
             no_auth: args.no_auth || file.endpoint.auth == Some(false),
             first_byte_timeout: args.first_byte_timeout.or(first_byte),
@@ -258,6 +287,20 @@ mod tests {
         assert_eq!(endpoint.http.port(), 1);
         assert!(endpoint.no_auth);
         assert_eq!(EndpointSettings::resolve(&EndpointArgs::default(), &file).unwrap().http.port(), 9000);
+    }
+
+    #[test]
+    fn names_of_flags_go_before_those_of_the_file_and_circles_are_refused() {
+        let file = file("[endpoint.aliases]\n'gpt-4o' = 'a'\nother = 'a'\n[endpoint.fallbacks]\na = ['b']\n").unwrap();
+        let id = |name: &str| ModelId::new(name).unwrap();
+        let args =
+            |alias: &str, model: &str| EndpointArgs { aliases: vec![(id(alias), id(model))], ..Default::default() };
+        let names = EndpointSettings::resolve(&args("gpt-4o", "c"), &file).unwrap().names;
+        let expected =
+            Names::new([(id("gpt-4o"), id("c")), (id("other"), id("a"))].into(), [(id("a"), vec![id("b")])].into());
+        assert_eq!(names, expected.unwrap());
+        let error = EndpointSettings::resolve(&args("x", "other"), &file).unwrap_err().to_string();
+        assert!(error.contains("`x` stands for `other`"), "{error}");
     }
 
     #[test]

@@ -113,6 +113,15 @@ pub enum Gpus {
     Devices(Vec<String>),
 }
 
+/// A LoRA adapter that an engine may load.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AdapterConfig {
+    /// As clients name it.
+    pub name: ModelId,
+    /// Where the engine finds it: a folder of its host, or a name on a hub. Never taken from a request.
+    pub source: String,
+}
+
 /// One engine.
 #[derive(Debug, Clone)]
 pub struct EngineConfig {
@@ -123,6 +132,8 @@ pub struct EngineConfig {
     /// Models that count as listed whatever the engine says; when there are any, only these and adapters on top of them
     /// are served.
     pub models: Vec<ModelId>,
+    /// LoRA adapters that it may be told to load.
+    pub adapters: Vec<AdapterConfig>,
     /// Requests that it works on at once; `None` to take the engine's word or the runtime's default.
     pub slots: Option<u16>,
     /// How many kinds of hardware would be preferred to its own: 0 for the best. It decides between replicas that are as
@@ -146,6 +157,7 @@ impl EngineConfig {
             source,
             runtime: None,
             models: Vec::new(),
+            adapters: Vec::new(),
             slots: None,
             flavor: 0,
             metrics_interval: METRICS_INTERVAL,

@@ -30,7 +30,7 @@ pub mod supervise;
 mod test_data;
 
 pub use agent::{Agent, Error};
-pub use config::{Config, ContainerConfig, ContainerTool, EngineConfig, Gpus, Patience, Source};
+pub use config::{AdapterConfig, Config, ContainerConfig, ContainerTool, EngineConfig, Gpus, Patience, Source};
 pub use engine::discover::{Found, discover, usual_ports};
 pub use replica::status::{EngineStatus, Status};
 pub use serve::without_engines;

@@ -1,5 +1,6 @@
 //! One replica: an engine as all tasks of its agent see it.
 
+pub(crate) mod adapters;
 pub mod due;
 pub mod hang;
 pub mod health;
@@ -11,7 +12,7 @@ pub(crate) mod trial;
 
 use crate::{
     admit::gate::{Counts, Gate},
-    config::{EngineConfig, Source},
+    config::{AdapterConfig, EngineConfig, Source},
     counters::Counters,
     engine::{EngineUrl, models::served},
     metrics::page::AdaptersInUse,
@@ -94,6 +95,10 @@ const DOUBTS_APART: Duration = Duration::from_millis(500);
 pub(crate) struct Replica {
     pub(crate) index: u16,
     pub(crate) configured: Vec<ModelId>,
+    /// Adapters that the engine may be told to load.
+    allowed: Vec<AdapterConfig>,
+    /// One order to load or drop an adapter at a time.
+    loading: tokio::sync::Mutex<()>,
     pub(crate) metrics_interval: Duration,
     /// Its engine is the simulated one inside this process.
     built_in: bool,
@@ -157,6 +162,8 @@ impl Replica {
         Self {
             index,
             configured: config.models.clone(),
+            allowed: config.adapters.clone(),
+            loading: tokio::sync::Mutex::default(),
             metrics_interval: config.metrics_interval,
             built_in: matches!(config.source, Source::Demo(_)),
             slots: config.slots,

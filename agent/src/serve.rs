@@ -3,6 +3,7 @@
 //! Who may call them has been checked before (`dunlin_node::hop::server`); that the model is one that this agent
 //! registered is checked here.
 
+mod adapters;
 mod forward;
 mod headers;
 mod logs;
@@ -68,6 +69,7 @@ pub(crate) fn router(service: Arc<Service>) -> Router {
     Router::new()
         .route("/engine/{*path}", any(forward::engine))
         .route("/mesh/logs", get(logs::logs))
+        .route("/mesh/adapters", get(adapters::list).post(adapters::order))
         .with_state(service)
 }
 

@@ -125,6 +125,9 @@ impl AskUsage {
     }
 }
 
+/// What precedes a response's id in the path by which proxies ask each other where it is.
+pub const RESPONSES: &str = "/mesh/responses/";
+
 /// Whose fault it is that an agent's answer is not the engine's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fault {
@@ -189,6 +192,10 @@ pub enum Route {
     Delegation,
     /// The newest revocation list.
     Revocations,
+    /// Which replica holds a stored response, asked of a proxy by another.
+    Responses,
+    /// The LoRA adapters of an agent's engines, and having them loaded.
+    Adapters,
     /// A member's view of itself: roles, version, replicas.
     Info,
     /// How many agents a proxy hears: said to each of them, so that they report less often the more they are.
@@ -205,7 +212,9 @@ impl Route {
             "/mesh/revocations" => Some(Self::Revocations),
             "/mesh/info" => Some(Self::Info),
             "/mesh/agents" => Some(Self::Agents),
+            "/mesh/adapters" => Some(Self::Adapters),
             _ if path == "/mesh/logs" || path.starts_with("/mesh/logs/") => Some(Self::Logs),
+            _ if path.starts_with(RESPONSES) => Some(Self::Responses),
             _ if path.starts_with("/engine/") => Some(Self::Inference),
             _ => None,
         }
@@ -215,8 +224,8 @@ impl Route {
     #[must_use]
     pub fn allows(self, caller: Roles) -> bool {
         match self {
-            Self::Inference | Self::Agents => caller.contains(Role::Proxy),
-            Self::Logs => caller.intersects(Roles::from_iter([Role::Proxy, Role::Orchestrator])),
+            Self::Inference | Self::Agents | Self::Responses => caller.contains(Role::Proxy),
+            Self::Logs | Self::Adapters => caller.intersects(Roles::from_iter([Role::Proxy, Role::Orchestrator])),
             Self::Renew | Self::Delegation | Self::Revocations | Self::Info => true,
         }
     }

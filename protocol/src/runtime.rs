@@ -58,9 +58,26 @@ pub struct Runtime {
     /// How to ask it for the rest of a partial answer; `None` when it can't. That it *can* is checked by a self-test.
     #[serde(default)]
     pub continuation: Option<Continuation>,
+    /// How to have it load a LoRA adapter while it runs; `None` when it can't.
+    #[serde(default)]
+    pub lora: Option<Lora>,
     /// How to count tokens; `None` when it can't.
     #[serde(default)]
     pub tokenize: Option<Tokenize>,
+}
+
+/// How an engine is told to load and drop LoRA adapters.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Lora {
+    /// What to post to, to load one.
+    pub load: HttpPath,
+    /// What to post to, to drop one.
+    pub unload: HttpPath,
+    /// Field of either request that holds its name.
+    pub name: String,
+    /// Field that holds where it lies.
+    pub source: String,
 }
 
 /// What to ask a running engine about itself.

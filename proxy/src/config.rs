@@ -1,6 +1,7 @@
 //! What can be set about the proxy, with its defaults.
 
-use std::{net::SocketAddr, time::Duration};
+use crate::{TlsFiles, names::Names, responses::Responses};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 /// Settings of one proxy. Every bound of the front door that an operator may want to move stands here.
 #[derive(Debug, Clone)]
@@ -39,6 +40,14 @@ pub struct Config {
     pub buffered: usize,
     /// Inference requests in flight at once, from their heads to the ends of their answers, those that wait among them.
     pub requests: usize,
+    /// Largest form, bytes.
+    pub form: u64,
+    /// What all forms together may take of the disk, bytes; shared as [`Self::buffered`] is.
+    pub upload_disk: u64,
+    /// Where forms lie while they are answered, in files without a name.
+    pub upload_folder: PathBuf,
+    /// Serve HTTPS with these; `None`: HTTP.
+    pub tls: Option<TlsFiles>,
     /// Clients connected at once. Fewer where the process may not open twice as many files.
     pub connections: usize,
     /// How long a client may take to send a request's head once that has begun.
@@ -55,6 +64,10 @@ pub struct Config {
     /// How long a client may take nothing of an answer that is there for it. Then its connection, or in HTTP/2 that
     /// answer, is ended, so that it doesn't keep the slot of a replica.
     pub stalled: Duration,
+    /// What is known of stored responses; its routes are for the node that the proxy runs on.
+    pub responses: Responses,
+    /// Aliases and fallbacks.
+    pub names: Names,
     /// On shutdown, how long requests in flight may go on.
     pub drain: Duration,
 }
@@ -76,12 +89,18 @@ impl Default for Config {
             body: 64 << 20,
             buffered: 512 << 20,
             requests: 16_384,
+            form: 512 << 20,
+            upload_disk: 8 << 30,
+            upload_folder: std::env::temp_dir(),
+            tls: None,
             connections: 8192,
             head: Duration::from_secs(65),
             idle: Duration::from_secs(620),
             first_head: Duration::from_secs(10),
             body_pause: Duration::from_secs(20),
             stalled: Duration::from_secs(30),
+            responses: Responses::default(),
+            names: Names::default(),
             drain: Duration::from_secs(30),
         }
     }

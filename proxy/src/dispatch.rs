@@ -21,15 +21,19 @@ use crate::{
     http::{answer::Relay, endpoint::Dialect, headers},
     metrics::Metrics,
     pool::{Lease, Pool, Ticket, Unserved},
-    request::body::Share,
+    request::{
+        self,
+        body::{self, Share},
+        payload::Payload,
+    },
+    responses::Responses,
     tally::Account,
 };
 use attempt::Failure;
-use bytes::Bytes;
 use dunlin_node::{Handle, directory::Directory, hop::Budget};
 use dunlin_protocol::{
     announcement::ReplicaState,
-    hop::AskUsage,
+    hop::{self, AskUsage},
     id::{ModelId, ReplicaId},
     runtime::Catalogue,
     topic::Topic,
@@ -38,6 +42,7 @@ pub(crate) use first::First;
 use http::{HeaderMap, HeaderValue, Method, Response, uri::PathAndQuery};
 use patience::Patience;
 use std::{
+    ops::Range,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -69,6 +74,8 @@ pub(crate) struct Dispatcher {
     held: Budget,
     /// [`crate::Config::hold`].
     pub(crate) hold: Duration,
+    /// Who holds which response.
+    pub(crate) responses: Responses,
     /// How engines are asked for the rest of an answer, and how long they may take.
     runtimes: Catalogue,
     not_found: Mutex<NotFound>,
@@ -84,11 +91,21 @@ pub(crate) struct Ask {
     /// As the client sent them.
     pub(crate) headers: HeaderMap,
     /// As the client sent it.
-    pub(crate) body: Bytes,
+    pub(crate) body: Payload,
     /// The memory that the body takes; `None` of a body that the proxy made for a while.
     pub(crate) memory: Option<Share>,
     /// What was read of the body.
     pub(crate) want: Want,
+    /// The model as the client named it.
+    pub(crate) asked: ModelId,
+    /// Where its name stands in the body.
+    pub(crate) model_at: Option<Range<usize>>,
+    /// Whom to ask in its place.
+    pub(crate) fallbacks: Vec<ModelId>,
+    /// The only replica that may be asked: it holds what the request is about.
+    pub(crate) pinned: Option<ReplicaId>,
+    /// Whose a response is that comes of it: [`responses::tag`].
+    pub(crate) owner: u64,
     /// Where an agent may ask its engine for the usage.
     pub(crate) ask_usage: Option<AskUsage>,
     /// Who wants to know what was used.
@@ -101,12 +118,44 @@ pub(crate) struct Ask {
     pub(crate) since: Instant,
 }
 
+impl Ask {
+    /// Asks for another model from now on: its name takes the place of the other's in the body.
+    ///
+    /// # Errors
+    /// The body can't be changed, or there is no room for the other.
+    pub(crate) fn rename(&mut self, model: &ModelId) -> Result<(), Error> {
+        self.want.model = model.clone();
+        let bytes = match &mut self.body {
+            Payload::Upload(_, name) => {
+                *name = (*model != self.asked).then(|| model.clone());
+                return Ok(());
+            }
+            Payload::Whole(bytes) => bytes,
+        };
+        let at = self.model_at.clone().ok_or(request::Error::NotUtf8)?;
+        let (body, now) = request::renamed(bytes, &at, model);
+        let longer = now.len().saturating_sub(at.len());
+        if self.memory.as_mut().is_some_and(|memory| !memory.grow(longer)) {
+            return Err(body::Error::NoRoom.into());
+        }
+        if let Some(ask) = &mut self.ask_usage
+            && ask.offset > at.start as u64
+        {
+            ask.offset = (ask.offset + now.len() as u64).saturating_sub(at.len() as u64);
+        }
+        *bytes = body;
+        self.model_at = Some(now);
+        Ok(())
+    }
+}
+
 impl Dispatcher {
     /// Asks the replicas of `pool` over the mesh of `handle`, as configured.
     pub(crate) fn new(handle: Handle, pool: Arc<Pool>, metrics: Arc<Metrics>, config: &Config) -> Self {
         // A built-in file that is wrong, which tests rule out, costs continued streams only.
         let runtimes = Catalogue::built_in().unwrap_or_default();
         Self {
+            responses: config.responses.clone(),
             handle,
             pool,
             metrics,
@@ -119,13 +168,49 @@ impl Dispatcher {
         }
     }
 
-    /// The first answer that may be shown to the client.
+    /// The first answer that may be shown to the client: of its model, or of one that stands in for that.
     ///
     /// # Errors
     /// No replica serves the model, none became free in time, or all that were tried failed.
-    pub(crate) async fn dispatch(&self, ask: &Ask) -> Result<Response<Relay>, Error> {
+    pub(crate) async fn dispatch(&self, ask: &mut Ask) -> Result<Response<Relay>, Error> {
+        let mut answered = self.dispatch_one(ask).await;
+        for model in std::mem::take(&mut ask.fallbacks) {
+            let failed = match &answered {
+                Ok(answer) => attempt::is_failure_of_replica(answer.status()),
+                Err(error) => error.another_model_may_do_better(),
+            };
+            if !failed {
+                break;
+            }
+            ask.rename(&model)?;
+            self.metrics.retried("fallback");
+            // What is told of is the model that was asked for.
+            match self.dispatch_one(ask).await {
+                Ok(answer) => answered = Ok(answer),
+                Err(error) => tracing::debug!(%model, %error, "fallback failed"),
+            }
+        }
+        let mut answer = answered?;
+        if ask.want.model != ask.asked
+            && let Ok(model) = HeaderValue::try_from(hop::model_to_header(&ask.want.model))
+        {
+            answer.headers_mut().insert(headers::MODEL, model);
+        }
+        Ok(answer)
+    }
+
+    async fn dispatch_one(&self, ask: &Ask) -> Result<Response<Relay>, Error> {
         self.look_up_unknown(&ask.want.model).await?;
-        let answer = self.first_answer(ask, Ticket::default(), &|_| true).await?;
+        let mut ticket = Ticket::default();
+        if let Some(pinned) = ask.pinned {
+            let others = self.handle.directory().read(|directory| {
+                let of_model = directory.replicas(&ask.want.model).map(|replica| replica.id);
+                of_model.filter(|replica| *replica != pinned).collect::<Vec<_>>()
+            });
+            others.into_iter().for_each(|replica| ticket.failed_on(replica));
+        }
+        let may = |replica: &ReplicaId| ask.pinned.is_none_or(|pinned| pinned == *replica);
+        let answer = self.first_answer(ask, ticket, &may).await?;
         self.metrics.first_byte(&ask.want.model, ask.since.elapsed());
         Ok(answer)
     }

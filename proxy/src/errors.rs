@@ -1,17 +1,21 @@
 //! Every error of the front door, and the one place where each becomes OpenAI's JSON with the status codes that the
 //! official SDKs expect (they retry 408, 409, 429 and 5xx, and heed `Retry-After`).
 
+pub(crate) mod engine;
+mod paths;
+
 use crate::{
     auth,
     continuation::Refusal,
     http::{answer::Body, endpoint::Dialect},
     pool::Unserved,
-    request::{self, body},
+    request::{self, body, form},
+    upload,
 };
 use bytes::Bytes;
 use dunlin_protocol::id::ModelId;
 use http::{HeaderValue, Response, StatusCode, header};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::time::Duration;
 
 /// Why a request gets no answer from a replica.
@@ -36,11 +40,14 @@ pub(crate) enum Error {
     #[error("the headers of the request are larger than {0} bytes, or more than 100")]
     Headers(usize),
     /// The body is compressed.
-    #[error("request bodies with content-encoding {0:?} are not supported; send the JSON uncompressed")]
+    #[error("request bodies with content-encoding {0:?} are not supported here; JSON may come as gzip or deflate")]
     Encoding(String),
     /// The body could not be read.
     #[error(transparent)]
     Body(#[from] body::Error),
+    /// The form is wrong.
+    #[error(transparent)]
+    Form(#[from] form::Error),
     /// The body says not what to do.
     #[error(transparent)]
     Request(#[from] request::Error),
@@ -48,11 +55,18 @@ pub(crate) enum Error {
     #[error("this proxy has as many requests in flight as it may; retry later")]
     Overloaded,
     /// No replica serves the model.
-    #[error("the model `{model}` does not exist or is not served now; GET /v1/models lists what is")]
+    #[error("the model `{model}` does not exist or is not served now{}; GET /v1/models lists what is", meant(near))]
     ModelNotFound {
         /// As the client named it.
         model: ModelId,
+        /// Names that may have been meant.
+        near: Vec<String>,
     },
+    /// Nobody knows the response, or it is another's.
+    #[error(
+        "there is no response with id `{0}`; stored responses are kept by the engine that gave them, for a day at most"
+    )]
+    NoResponse(String),
     /// There are replicas, and none can be used.
     #[error("no replica of `{model}` {why}")]
     NoReplica {
@@ -81,6 +95,15 @@ pub(crate) enum Error {
         /// What became of the last.
         last: Cause,
     },
+}
+
+impl From<upload::Error> for Error {
+    fn from(error: upload::Error) -> Self {
+        match error {
+            upload::Error::Body(error) => Self::Body(error),
+            upload::Error::Form(error) => Self::Form(error),
+        }
+    }
 }
 
 /// What became of one try.
@@ -152,7 +175,7 @@ impl Error {
     pub(crate) fn unserved(model: &ModelId, why: Unserved) -> Self {
         let model = model.clone();
         match why {
-            Unserved::Unknown => Self::ModelNotFound { model },
+            Unserved::Unknown => Self::ModelNotFound { model, near: Vec::new() },
             Unserved::NoReplica => Self::NoReplica { model, why: "is ready, and none is starting" },
             Unserved::StillStarting => {
                 Self::NoReplica { model, why: "became ready in time; `dunlin doctor` says on which node to look" }
@@ -183,7 +206,16 @@ impl Error {
             Self::Body(body::Error::TooLarge(_)) => invalid(StatusCode::PAYLOAD_TOO_LARGE, "request_too_large"),
             Self::Body(body::Error::TooSlow) => invalid(StatusCode::REQUEST_TIMEOUT, "request_timeout"),
             Self::Body(body::Error::Broken) => invalid(StatusCode::BAD_REQUEST, "body_incomplete"),
-            Self::Overloaded | Self::Body(body::Error::NoRoom) => Shape {
+            Self::Body(body::Error::NotCompressed) => invalid(StatusCode::BAD_REQUEST, "invalid_encoding"),
+            Self::Body(body::Error::Disk) => shape(StatusCode::INSUFFICIENT_STORAGE, "server_error", "proxy_disk"),
+            Self::Form(error) => {
+                let param = error.is_about_the_model().then_some("model");
+                Shape {
+                    param,
+                    ..invalid(StatusCode::BAD_REQUEST, if param.is_some() { "invalid_value" } else { "invalid_form" })
+                }
+            }
+            Self::Overloaded | Self::Body(body::Error::NoRoom | body::Error::NoDisk) => Shape {
                 retry_after: Some(SOON),
                 ..shape(StatusCode::SERVICE_UNAVAILABLE, "server_error", "proxy_overloaded")
             },
@@ -194,6 +226,7 @@ impl Error {
             Self::ModelNotFound { .. } => {
                 Shape { param: Some("model"), ..invalid(StatusCode::NOT_FOUND, "model_not_found") }
             }
+            Self::NoResponse(_) => invalid(StatusCode::NOT_FOUND, "response_not_found"),
             Self::NoReplica { .. } => Shape {
                 retry_after: Some(LATER),
                 ..shape(StatusCode::SERVICE_UNAVAILABLE, "server_error", "no_replica_available")
@@ -244,14 +277,34 @@ impl Error {
     /// The error object.
     pub(crate) fn json(&self, dialect: Dialect) -> Bytes {
         let shape = self.shape();
-        let error = json!({"message": self.to_string(), "type": shape.kind, "param": shape.param, "code": shape.code});
-        // Anthropic's clients look at the outer type.
-        let whole = match dialect {
-            Dialect::Messages => json!({"type": "error", "error": error}),
-            Dialect::OpenAi | Dialect::Responses => json!({"error": error}),
-        };
-        Bytes::from(whole.to_string())
+        let kind = if dialect == Dialect::Messages { engine::kind_of(shape.status, dialect) } else { shape.kind };
+        error_body(dialect, kind, shape.param, Some(shape.code.into()), &self.to_string())
     }
+
+    /// Whether another model, which the operator named in this one's place, may be asked.
+    pub(crate) fn another_model_may_do_better(&self) -> bool {
+        matches!(self, Self::ModelNotFound { .. } | Self::NoReplica { .. } | Self::Full { .. } | Self::Failed { .. })
+    }
+}
+
+/// Names that may have been meant, for a message.
+fn meant(near: &[String]) -> String {
+    match near {
+        [] => String::new(),
+        near => format!(" (did you mean `{}`?)", near.join("` or `")),
+    }
+}
+
+/// An error object in the endpoint's own dialect.
+fn error_body(dialect: Dialect, kind: &str, param: Option<&str>, code: Option<Value>, message: &str) -> Bytes {
+    let whole = match dialect {
+        // Anthropic's clients look at the outer type.
+        Dialect::Messages => json!({"type": "error", "error": {"type": kind, "message": message}}),
+        Dialect::OpenAi | Dialect::Responses | Dialect::Media => {
+            json!({"error": {"message": message, "type": kind, "param": param, "code": code}})
+        }
+    };
+    Bytes::from(whole.to_string())
 }
 
 /// A stream broke off, and is not continued for this reason, where there is one to tell: its last event.
@@ -268,7 +321,7 @@ pub(crate) fn broken_event(dialect: Dialect, refusal: Option<&Refusal>) -> Bytes
 pub(crate) fn error_event(dialect: Dialect, kind: &str, code: &str, message: &str) -> Bytes {
     let error = json!({"message": message, "type": kind, "param": null, "code": code});
     let data = match dialect {
-        Dialect::OpenAi => json!({"error": error}),
+        Dialect::OpenAi | Dialect::Media => json!({"error": error}),
         Dialect::Messages => json!({"type": "error", "error": {"type": "api_error", "message": message}}),
         Dialect::Responses => {
             json!({"type": "error", "code": code, "message": message, "param": null, "error": error})
@@ -291,7 +344,7 @@ mod tests {
         let cases = [
             (Error::Auth(auth::Error::Missing), 401, "invalid_api_key", false),
             (Error::Auth(auth::Error::NotLocal), 403, "host_not_allowed", false),
-            (Error::ModelNotFound { model: model() }, 404, "model_not_found", false),
+            (Error::ModelNotFound { model: model(), near: Vec::new() }, 404, "model_not_found", false),
             (Error::unserved(&model(), Unserved::StillFull { wait: None }), 429, "all_replicas_busy", true),
             (Error::unserved(&model(), Unserved::TooMany { wait: None }), 429, "all_replicas_busy", true),
             (Error::unserved(&model(), Unserved::TooLong { wait: SOON }), 429, "all_replicas_busy", true),
@@ -317,8 +370,16 @@ mod tests {
     }
 
     #[test]
+    fn near_names_are_told_and_anthropics_kinds_are_its_own() {
+        let error = Error::ModelNotFound { model: model(), near: vec!["a".into(), "b".into()] };
+        assert!(error.to_string().contains("(did you mean `a` or `b`?)"), "{error}");
+        let body: Value = serde_json::from_slice(&error.json(Dialect::Messages)).unwrap();
+        assert_eq!((&body["type"], &body["error"]["type"]), (&json!("error"), &json!("not_found_error")));
+    }
+
+    #[test]
     fn an_event_is_one_event() {
-        for dialect in [Dialect::OpenAi, Dialect::Responses, Dialect::Messages] {
+        for dialect in [Dialect::OpenAi, Dialect::Responses, Dialect::Messages, Dialect::Media] {
             let event = broken_event(dialect, Some(&Refusal::NoReplica));
             let text = std::str::from_utf8(&event).unwrap();
             let data = text.strip_prefix("event: error\ndata: ").and_then(|rest| rest.strip_suffix("\n\n")).unwrap();

@@ -2,31 +2,26 @@
 
 pub(crate) mod answer;
 pub(crate) mod endpoint;
+mod engine_error;
 pub(crate) mod headers;
+mod infer;
 mod models;
+mod near;
+mod openapi;
 pub(crate) mod serve;
 pub(crate) mod sse;
+mod stored;
 mod stream;
 
 use crate::{
-    auth::Auth,
-    balance::Want,
-    dispatch::{Ask, Dispatcher},
-    errors::Error,
-    late::Priority,
-    metrics::Metrics,
-    prompt,
-    request::{
-        self, Peek,
-        body::{self, Share},
-    },
-    route::Step,
+    auth::Auth, dispatch::Dispatcher, errors::Error, metrics::Metrics, names::Names, request::body, route::Step, upload,
 };
 use answer::Body;
 use bytes::Bytes;
 use dunlin_protocol::id::ModelId;
 use endpoint::{Dialect, Endpoint};
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header, uri::PathAndQuery};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
+use infer::Incoming;
 use rand::rngs::SmallRng;
 use std::{
     net::IpAddr,
@@ -35,17 +30,16 @@ use std::{
 };
 use tokio::sync::Semaphore;
 
-/// Bodies from here on are looked into on a thread of their own, so that nobody else waits the milliseconds it takes.
-const PEEK_ELSEWHERE: usize = 256 << 10;
-
 /// All that answering one request takes.
 pub(crate) struct Door {
     pub(crate) auth: Auth,
     pub(crate) bodies: body::Bounds,
     /// One for each request that may be in flight.
     pub(crate) requests: Arc<Semaphore>,
+    pub(crate) uploads: upload::Bounds,
     pub(crate) dispatcher: Arc<Dispatcher>,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) names: Arc<Names>,
     pub(crate) silence: Duration,
     /// When the proxy started, unix seconds: what `/v1/models` gives as `created`.
     pub(crate) started: u64,
@@ -71,6 +65,7 @@ impl Door {
         let client = Origin::of(request.headers());
         let (method, uri) = (request.method().clone(), request.uri().clone());
         let mut story = Story::default();
+        let in_chunks = headers::is_in_chunks(&request);
         let mut response = if headers::is_preflight(&method) {
             preflight(request.headers())
         } else {
@@ -81,6 +76,9 @@ impl Door {
         self.metrics.answered(story.model.as_ref(), status, story.step);
         tracing::debug!(request_id = id.to_str().ok(), %method, path = uri.path(), status = status.as_u16(), ms = since.elapsed().as_millis(), "answered");
         response.headers_mut().insert(headers::REQUEST_ID, id);
+        if in_chunks {
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
         response
     }
 
@@ -98,29 +96,48 @@ impl Door {
         let endpoint = Endpoint::of(request.method(), request.uri().path());
         let dialect = endpoint.as_ref().map_or(Dialect::OpenAi, Endpoint::dialect);
         let (parts, mut incoming) = request.into_parts();
+        // Who waits for the word to send a body is not given it for one that nobody wants.
+        let waits = parts.headers.contains_key(header::EXPECT);
         let answered = match self.admit(endpoint, &parts) {
             Err(error) => Err(error),
-            Ok(Endpoint::Inference(_)) => match self.requests.clone().try_acquire_owned() {
+            Ok(Endpoint::Inference(endpoint)) => match self.requests.clone().try_acquire_owned() {
                 Err(_) => Err(Error::Overloaded),
-                Ok(permit) => match self.read(&parts.headers, &mut incoming, address).await {
-                    Ok(body) => {
-                        let answered = self.infer(parts, body, dialect, id.clone(), since, story).await;
-                        answered.map(|answer| answer.map(|body| body.counted(permit)))
-                    }
-                    Err(error) => Err(error),
-                },
+                Ok(permit) => {
+                    let request = Incoming { parts, address, id: id.clone(), since };
+                    let answered = self.infer(endpoint, request, &mut incoming, story).await;
+                    answered.map(|answer| answer.map(|body| body.counted(permit)))
+                }
+            },
+            Ok(Endpoint::Stored(stored)) => match self.requests.clone().try_acquire_owned() {
+                Err(_) => Err(Error::Overloaded),
+                Ok(permit) => {
+                    let request = Incoming { parts, address, id: id.clone(), since };
+                    let answered = self.stored(stored, request, story).await;
+                    answered.map(|answer| answer.map(|body| body.counted(permit)))
+                }
             },
             Ok(endpoint) => self.read_only(&endpoint),
         };
         match answered {
             Ok(response) => response,
             Err(error) => {
-                if !matches!(error, Error::Body(body::Error::TooSlow | body::Error::Broken)) {
+                if !waits && !matches!(error, Error::Body(body::Error::TooSlow | body::Error::Broken)) {
                     body::discard(&mut incoming).await;
                 }
-                error.response(dialect)
+                self.helped(error).response(dialect)
             }
         }
+    }
+
+    /// The error of a model that there is none of, with the names that may have been meant.
+    fn helped(&self, error: Error) -> Error {
+        let Error::ModelNotFound { model, .. } = error else { return error };
+        let near = self.dispatcher.handle.directory().read(|directory| {
+            let served = directory.all_replicas().flat_map(|replica| &replica.models).map(|served| served.id.as_str());
+            let aliases = self.names.aliases().map(|(alias, _)| alias.as_str());
+            near::near(model.as_str(), aliases.chain(served)).into_iter().map(str::to_owned).collect()
+        });
+        Error::ModelNotFound { model, near }
     }
 
     fn admit(&self, endpoint: Result<Endpoint, Error>, parts: &http::request::Parts) -> Result<Endpoint, Error> {
@@ -130,59 +147,9 @@ impl Door {
             checked.inspect_err(|error| self.metrics.auth_failure(error.label()))?;
         }
         let endpoint = endpoint?;
+        headers::check_length(&parts.headers)?;
         headers::check_size(&parts.headers)?;
         Ok(endpoint)
-    }
-
-    async fn read<B>(
-        &self,
-        headers: &HeaderMap,
-        incoming: &mut B,
-        address: Option<IpAddr>,
-    ) -> Result<(Bytes, Share), Error>
-    where
-        B: http_body::Body<Data = Bytes> + Unpin,
-    {
-        refuse_compressed(headers)?;
-        Ok(body::read(incoming, self.auth.tenant(headers, address), &self.bodies).await?)
-    }
-
-    async fn infer(
-        self: &Arc<Self>,
-        parts: http::request::Parts,
-        (body, memory): (Bytes, Share),
-        dialect: Dialect,
-        id: HeaderValue,
-        since: Instant,
-        story: &mut Story,
-    ) -> Result<Response<Body>, Error> {
-        let Peek { model, stream: streams, mut prompt, ask_usage } = peek(body.clone()).await?;
-        story.model = Some(model.clone());
-        prompt.session = headers::session(&parts.headers).or(prompt.session);
-        let tenant = prompt::hash(memory.tenant());
-        let want = Want { model, tenant, priority: Priority::default(), prompt: Arc::new(prompt), stream: streams };
-        let path = parts.uri.path_and_query().cloned().unwrap_or(PathAndQuery::from_static("/"));
-        let ask = Ask {
-            method: parts.method,
-            path,
-            headers: parts.headers,
-            body,
-            memory: Some(memory),
-            want,
-            ask_usage,
-            account: None,
-            dialect,
-            id,
-            since,
-        };
-        let response = if streams {
-            stream::answer(self.dispatcher.clone(), ask, self.silence).await?
-        } else {
-            let answer = self.dispatcher.dispatch(&ask).await?;
-            answer.map(|relay| Body::Relay(Box::new(relay)))
-        };
-        story.step = step_of(&response);
-        Ok(response)
     }
 
     /// The text for Prometheus.
@@ -194,17 +161,22 @@ impl Door {
     fn read_only(&self, endpoint: &Endpoint) -> Result<Response<Body>, Error> {
         let directory = self.dispatcher.handle.directory();
         Ok(match endpoint {
-            Endpoint::Models => json(StatusCode::OK, directory.read(|d| models::list(d, self.started)).to_string()),
-            Endpoint::Model(id) => match directory.read(|d| models::one(d, id, self.started)) {
+            Endpoint::Models => {
+                json(StatusCode::OK, directory.read(|d| models::list(d, &self.names, self.started)).to_string())
+            }
+            Endpoint::Model(id) => match directory.read(|d| models::one(d, &self.names, id, self.started)) {
                 Some(model) => json(StatusCode::OK, model.to_string()),
-                None => return Err(Error::ModelNotFound { model: id.clone() }),
+                None => return Err(Error::ModelNotFound { model: id.clone(), near: Vec::new() }),
             },
             Endpoint::Ready => self.ready(),
             Endpoint::Metrics => {
                 let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
                 with_type(StatusCode::OK, kind, self.metrics_page())
             }
-            Endpoint::Health | Endpoint::Inference(_) => json(StatusCode::OK, r#"{"status":"ok"}"#),
+            Endpoint::OpenApi => json(StatusCode::OK, openapi::document().to_string()),
+            Endpoint::Health | Endpoint::Inference(_) | Endpoint::Stored(_) => {
+                json(StatusCode::OK, r#"{"status":"ok"}"#)
+            }
         })
     }
 
@@ -216,24 +188,6 @@ impl Door {
             _ => (StatusCode::OK, "ready"),
         };
         json(status, serde_json::json!({"status": said, "models": models}).to_string())
-    }
-}
-
-/// Reads what must be known of the body.
-async fn peek(body: Bytes) -> Result<Peek, request::Error> {
-    if body.len() < PEEK_ELSEWHERE {
-        return request::peek(&body);
-    }
-    let peeked = tokio::task::spawn_blocking(move || request::peek(&body)).await;
-    // The thread ends early only with the process.
-    peeked.unwrap_or(Err(request::Error::Empty))
-}
-
-fn refuse_compressed(headers: &HeaderMap) -> Result<(), Error> {
-    let encoding = headers.get(header::CONTENT_ENCODING).map(HeaderValue::as_bytes);
-    match encoding {
-        None | Some(b"" | b"identity") => Ok(()),
-        Some(other) => Err(Error::Encoding(String::from_utf8_lossy(&other[..other.len().min(32)]).into_owned())),
     }
 }
 

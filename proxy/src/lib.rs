@@ -23,13 +23,17 @@ mod http;
 pub mod keys;
 pub mod late;
 mod metrics;
+pub mod names;
 mod pool;
 pub mod prompt;
 mod proxy;
 mod request;
+pub mod responses;
 pub mod route;
 mod tally;
+mod upload;
 
 pub use config::Config;
+pub use http::serve::tls::{self, Files as TlsFiles};
 pub use keys::Keys;
 pub use proxy::{Error, Proxy};

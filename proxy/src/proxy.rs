@@ -5,11 +5,18 @@ use crate::{
     config::Config,
     control,
     dispatch::Dispatcher,
-    http::{Door, serve::Server},
+    http::{
+        Door,
+        serve::{
+            Server,
+            tls::{self, Tls},
+        },
+    },
     keys::Keys,
     metrics::Metrics,
     pool::{self, Pool},
     request::body::{Bounds, Shares},
+    upload,
 };
 use dunlin_node::{Handle, clock};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -33,6 +40,9 @@ const KEYS: Duration = Duration::from_secs(1);
 /// Why a proxy did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// Certificate or key are wrong.
+    #[error("cannot serve HTTPS: {0}")]
+    Tls(#[from] tls::Error),
     /// The address can't be listened on.
     #[error("cannot listen on {address}: {source}; choose another address with --http ADDR:PORT")]
     Listen {
@@ -51,6 +61,7 @@ pub struct Proxy {
     pool: Arc<Pool>,
     keys: Keys,
     address: SocketAddr,
+    tls: Option<Arc<Tls>>,
 }
 
 impl Proxy {
@@ -59,6 +70,7 @@ impl Proxy {
     /// # Errors
     /// The address is taken or not this machine's.
     pub fn new(config: Config, handle: Handle, keys: Keys) -> Result<Self, Error> {
+        let tls = config.tls.clone().map(Tls::load).transpose()?.map(Arc::new);
         let listen = |source| Error::Listen { address: config.http, source };
         let listener = bind(config.http).map_err(listen)?;
         let address = listener.local_addr().map_err(listen)?;
@@ -77,23 +89,33 @@ impl Proxy {
         };
         let pool = Arc::new(Pool::new(handle.directory().clone(), settings, metrics.clone()));
         let dispatcher = Arc::new(Dispatcher::new(handle, pool.clone(), metrics.clone(), &config));
+        let names = Arc::new(config.names.clone());
         let shares = Shares::new(config.buffered);
         let requests = Arc::new(Semaphore::new(config.requests.min(Semaphore::MAX_PERMITS)));
+        let uploads = upload::Bounds {
+            body: config.form,
+            pause: config.body_pause,
+            memory: shares.clone(),
+            disk: Shares::new(usize::try_from(config.upload_disk).unwrap_or(usize::MAX)),
+            folder: config.upload_folder.clone(),
+        };
         let door = |auth| {
             Arc::new(Door {
                 auth,
                 bodies: Bounds { body: config.body, pause: config.body_pause, shares: shares.clone() },
                 requests: requests.clone(),
+                uploads: uploads.clone(),
                 dispatcher: dispatcher.clone(),
                 metrics: metrics.clone(),
+                names: names.clone(),
                 silence: config.silence,
                 started: clock::unix_s(),
                 rng: Mutex::new(rand::make_rng()),
             })
         };
         let auth = if config.no_auth { Auth::LocalOnly } else { Auth::Keys(keys.clone()) };
-        let server = Server::new(listener, door(auth), &config);
-        Ok(Self { server, owner: door(Auth::Owner), pool, keys, address })
+        let server = Server::new(listener, door(auth), tls.clone(), &config);
+        Ok(Self { server, owner: door(Auth::Owner), pool, keys, address, tls })
     }
 
     /// Whether a proxy could listen on `address` now.
@@ -125,7 +147,12 @@ impl Proxy {
             self.server.run(shutdown).await;
             finished.cancel();
         };
-        tokio::join!(serve, self.pool.drive(finished.clone()), watch_keys(self.keys, finished.clone()));
+        let watch_tls = async {
+            if let Some(tls) = &self.tls {
+                tls.watch(finished.clone()).await;
+            }
+        };
+        tokio::join!(serve, self.pool.drive(finished.clone()), watch_keys(self.keys, finished.clone()), watch_tls);
     }
 }
 

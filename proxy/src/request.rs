@@ -4,9 +4,12 @@
 //! client's own business. Of the prompt only an outline is kept, by which its beginning can be recognised.
 
 pub(crate) mod body;
+pub(crate) mod form;
 mod outline;
+pub(crate) mod payload;
 
 use crate::prompt::Prompt;
+use bytes::Bytes;
 use dunlin_protocol::{
     hop::AskUsage,
     id::{self, ModelId},
@@ -14,7 +17,7 @@ use dunlin_protocol::{
 use outline::{Outline, Part};
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
-use std::{fmt, marker::PhantomData};
+use std::{fmt, marker::PhantomData, ops::Range};
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
@@ -25,6 +28,10 @@ pub(crate) struct Peek {
     pub(crate) model: ModelId,
     /// Whether the answer is to come in pieces: `"stream": true` and nothing else, as engines read it.
     pub(crate) stream: bool,
+    /// Where the model's name stands in the body, quotes included; `None` in a body that is no UTF-8.
+    pub(crate) model_at: Option<Range<usize>>,
+    /// The response that it builds on.
+    pub(crate) previous: Option<String>,
     /// What routing reads of its prompt.
     pub(crate) prompt: Prompt,
     /// Where an agent may ask for the usage of the stream; `None` where the client asks itself, or there is no stream.
@@ -52,6 +59,9 @@ pub(crate) enum Error {
     /// Engines differ in which of the two they take.
     #[error("\"{0}\" is given more than once; give it once")]
     Duplicate(&'static str),
+    /// Another model's name is to be written into it.
+    #[error("the body is not valid UTF-8")]
+    NotUtf8,
     /// No name that a model can have.
     #[error("{0}")]
     BadModel(#[from] id::Error),
@@ -61,7 +71,7 @@ impl Error {
     /// The field at fault.
     pub(crate) fn param(&self) -> Option<&'static str> {
         match self {
-            Self::Empty | Self::Syntax { .. } | Self::NotAnObject => None,
+            Self::Empty | Self::Syntax { .. } | Self::NotAnObject | Self::NotUtf8 => None,
             Self::Duplicate(field) => Some(field),
             Self::NoModel | Self::ModelNotAString | Self::BadModel(_) => Some("model"),
         }
@@ -94,8 +104,18 @@ pub(crate) fn peek(body: &[u8]) -> Result<Peek, Error> {
     }
     let stream = matches!(stream, Field::Once(Scalar::True));
     let ask_usage = outline.as_ref().filter(|_| stream).and_then(|outline| outline.ask_usage(body));
-    let prompt = outline.unwrap_or_default().prompt(&model, body.len());
-    Ok(Peek { model, stream, prompt, ask_usage })
+    let model_at = outline.as_ref().and_then(|outline| outline.model_at(body));
+    let outline = outline.unwrap_or_default();
+    let (prompt, previous) = (outline.prompt(&model, body.len()), outline.previous());
+    Ok(Peek { model, model_at, stream, previous, prompt, ask_usage })
+}
+
+/// `body` with `model` for what stands at `at`, and where it stands now. All else is left as it is.
+pub(crate) fn renamed(body: &[u8], at: &Range<usize>, model: &ModelId) -> (Bytes, Range<usize>) {
+    let name = serde_json::Value::from(model.as_str()).to_string();
+    let before = body.get(..at.start).unwrap_or_default();
+    let after = body.get(at.end..).unwrap_or_default();
+    ([before, name.as_bytes(), after].concat().into(), at.start..at.start + name.len())
 }
 
 fn syntax(json: &[u8], error: &serde_json::Error) -> Error {
@@ -132,6 +152,7 @@ struct Fields<P> {
 /// What becomes of the fields that make the prompt.
 trait Keep<'de>: Default {
     fn keep<A: MapAccess<'de>>(&mut self, part: Part, map: &mut A) -> Result<(), A::Error>;
+    fn model<A: MapAccess<'de>>(&mut self, map: &mut A) -> Result<Scalar, A::Error>;
 }
 
 impl<'de> Keep<'de> for Outline<'de> {
@@ -139,11 +160,21 @@ impl<'de> Keep<'de> for Outline<'de> {
         self.set(part, map.next_value::<&'de RawValue>()?.get().as_bytes());
         Ok(())
     }
+
+    fn model<A: MapAccess<'de>>(&mut self, map: &mut A) -> Result<Scalar, A::Error> {
+        let json = map.next_value::<&'de RawValue>()?.get();
+        self.set_model(json.as_bytes());
+        serde_json::from_str(json).map_err(serde::de::Error::custom)
+    }
 }
 
 impl<'de> Keep<'de> for IgnoredAny {
     fn keep<A: MapAccess<'de>>(&mut self, _: Part, map: &mut A) -> Result<(), A::Error> {
         map.next_value::<IgnoredAny>().map(|_| ())
+    }
+
+    fn model<A: MapAccess<'de>>(&mut self, map: &mut A) -> Result<Scalar, A::Error> {
+        map.next_value()
     }
 }
 
@@ -159,7 +190,7 @@ impl<'de, P: Keep<'de>> Deserialize<'de> for Fields<P> {
                 let mut fields = Fields { model: Field::Absent, stream: Field::Absent, prompt: P::default() };
                 while let Some(key) = map.next_key::<Key>()? {
                     match key {
-                        Key::Model => fields.model.set(map.next_value()?),
+                        Key::Model => fields.model.set(fields.prompt.model(&mut map)?),
                         Key::Stream => fields.stream.set(map.next_value()?),
                         Key::Part(part) => fields.prompt.keep(part, &mut map)?,
                         Key::Other => _ = map.next_value::<IgnoredAny>()?,

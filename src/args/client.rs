@@ -2,8 +2,9 @@
 
 use super::values::{duration, look_interval};
 use crate::complete;
-use clap::{Args as ClapArgs, ValueEnum};
+use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 use clap_complete::engine::ArgValueCandidates;
+use dunlin_protocol::id::ModelId;
 use std::time::Duration;
 
 /// What every listing takes.
@@ -21,6 +22,31 @@ pub(crate) enum Output {
     Human,
     /// One JSON document.
     Json,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum AdaptersCommand {
+    /// List the adapters of the mesh's engines, loaded or not
+    #[command(after_help = "Example:\n  dunlin adapters list --output json")]
+    List(ListingArgs),
+    /// Have the engines that may load an adapter load it
+    #[command(after_help = "Example:\n  dunlin adapters load sql --on workshop")]
+    Load {
+        /// As clients name it
+        adapter: ModelId,
+        /// Only at this member: peer id or name, as `dunlin peers` shows them
+        #[arg(long, value_name = "PEER", add = ArgValueCandidates::new(complete::members))]
+        on: Option<String>,
+    },
+    /// Have them drop it
+    #[command(after_help = "Example:\n  dunlin adapters unload sql")]
+    Unload {
+        /// As clients name it
+        adapter: ModelId,
+        /// Only at this member: peer id or name, as `dunlin peers` shows them
+        #[arg(long, value_name = "PEER", add = ArgValueCandidates::new(complete::members))]
+        on: Option<String>,
+    },
 }
 
 #[derive(ClapArgs)]

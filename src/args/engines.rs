@@ -1,6 +1,6 @@
 //! Flags about engines.
 
-use super::values::{seconds, seconds_or_never, socket_address};
+use super::values::{adapter, seconds, seconds_or_never, socket_address};
 use clap::{Args as ClapArgs, ValueEnum};
 use dunlin_protocol::id::{ModelId, RuntimeName};
 use serde::Deserialize;
@@ -30,6 +30,9 @@ pub(crate) struct EngineArgs {
     /// Repeatable
     #[arg(long = "model", env = "DUNLIN_MODEL", value_name = "MODEL", value_delimiter = ',')]
     pub(crate) models: Vec<ModelId>,
+    /// A LoRA adapter that the engine may be told to load: a folder of its host, or a hub's name; repeatable
+    #[arg(long = "adapter", value_name = "NAME=SOURCE", value_parser = adapter, hide_short_help = true)]
+    pub(crate) adapters: Vec<(ModelId, String)>,
     /// Requests that each engine works on at once [default: what the engine says, else its runtime's]
     #[arg(long, env = "DUNLIN_SLOTS", value_name = "N")]
     pub(crate) slots: Option<u16>,

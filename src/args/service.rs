@@ -2,10 +2,10 @@
 
 use super::{
     EngineArgs, PodJoinArgs,
-    values::{multiaddr, seconds, socket_address, worker_threads},
+    values::{alias, fallback, multiaddr, seconds, socket_address, worker_threads},
 };
 use clap::Args as ClapArgs;
-use dunlin_protocol::id::Name;
+use dunlin_protocol::id::{ModelId, Name};
 use libp2p::Multiaddr;
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -58,6 +58,24 @@ pub(crate) struct EndpointArgs {
     /// runtime says]
     #[arg(long, env = "DUNLIN_INTER_TOKEN_TIMEOUT", value_name = "SECONDS", value_parser = seconds)]
     pub(crate) inter_token_timeout: Option<Duration>,
+    /// Another name for a model, repeatable
+    #[arg(long = "alias", value_name = "NAME=MODEL", value_parser = alias, hide_short_help = true)]
+    pub(crate) aliases: Vec<(ModelId, ModelId)>,
+    /// Models to ask, in this order, while no replica of a model answers; repeatable
+    #[arg(long = "fallback", value_name = "MODEL=OTHER,...", value_parser = fallback, hide_short_help = true)]
+    pub(crate) fallbacks: Vec<(ModelId, Vec<ModelId>)>,
+    /// Serve HTTPS with the certificate chain in this PEM file, which may be replaced while the proxy runs
+    #[arg(long, env = "DUNLIN_TLS_CERTIFICATE", value_name = "FILE", requires = "tls_key", hide_short_help = true)]
+    pub(crate) tls_certificate: Option<PathBuf>,
+    /// The private key of --tls-certificate, PEM
+    #[arg(long, env = "DUNLIN_TLS_KEY", value_name = "FILE", requires = "tls_certificate", hide_short_help = true)]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// Where uploads lie while they are answered [default: uploads in the state directory]
+    #[arg(long, env = "DUNLIN_UPLOAD_FOLDER", value_name = "DIR", hide_short_help = true)]
+    pub(crate) upload_folder: Option<PathBuf>,
+    /// What all uploads together may take of the disk, bytes [default: 8589934592]
+    #[arg(long, env = "DUNLIN_UPLOAD_DISK_BYTES", value_name = "N", hide_short_help = true)]
+    pub(crate) upload_disk_bytes: Option<u64>,
 }
 
 #[derive(ClapArgs)]

@@ -1,7 +1,10 @@
 //! Values of flags that need a check or an example: what is wrong is answered with what would be right.
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use dunlin_protocol::{certificate::EVERY_NAMESPACE, id::Role};
+use dunlin_protocol::{
+    certificate::EVERY_NAMESPACE,
+    id::{self, ModelId, Role},
+};
 use libp2p::Multiaddr;
 use std::{net::SocketAddr, time::Duration};
 
@@ -13,6 +16,44 @@ pub(super) fn worker_threads(text: &str) -> Result<usize, String> {
         Ok(threads @ 1..=WORKER_THREADS) => Ok(threads),
         _ => Err(format!("a number from 1 to {WORKER_THREADS}")),
     }
+}
+
+/// `NAME=MODEL`.
+pub(super) fn alias(text: &str) -> Result<(ModelId, ModelId), String> {
+    let (name, model) = text.split_once('=').ok_or("write NAME=MODEL, as in gpt-4o=Qwen/Qwen3-8B")?;
+    Ok((model_id(name)?, model_id(model)?))
+}
+
+/// `MODEL=OTHER,OTHER`.
+pub(super) fn fallback(text: &str) -> Result<(ModelId, Vec<ModelId>), String> {
+    let (model, others) = text.split_once('=').ok_or("write MODEL=OTHER or MODEL=OTHER,ANOTHER")?;
+    Ok((model_id(model)?, others.split(',').map(model_id).collect::<Result<_, _>>()?))
+}
+
+/// `NAME=SOURCE`, of a LoRA adapter.
+pub(super) fn adapter(text: &str) -> Result<(ModelId, String), String> {
+    let (name, source) =
+        text.split_once('=').ok_or("write NAME=SOURCE, as in sql=/adapters/sql or sql=org/sql-lora")?;
+    adapter_source(source)?;
+    Ok((model_id(name)?, source.to_owned()))
+}
+
+/// Where an adapter lies.
+///
+/// # Errors
+/// It could lead elsewhere than it says.
+pub(crate) fn adapter_source(source: &str) -> Result<(), String> {
+    if source.is_empty() || source.len() > 1024 || source.contains(char::is_control) {
+        return Err("an adapter's source is a folder or a hub's name, of 1 to 1024 characters".to_owned());
+    }
+    if source.split(['/', '\\']).any(|part| part == "..") {
+        return Err(format!("{source:?} has `..` in it; name the folder itself"));
+    }
+    Ok(())
+}
+
+fn model_id(text: &str) -> Result<ModelId, String> {
+    text.trim().parse().map_err(|error: id::Error| error.to_string())
 }
 
 /// A role, with the choices where it is none.

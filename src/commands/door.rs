@@ -82,6 +82,10 @@ async fn start(home: &Path) -> Result<Service> {
         no_auth: false,
         first_byte_timeout: None,
         inter_token_timeout: None,
+        names: Default::default(),
+        tls: None,
+        upload_folder: None,
+        upload_disk_bytes: dunlin_proxy::Config::default().upload_disk,
     };
     let roles = Roles::from_iter([Role::Proxy]);
     let engines = service::Engines::default();

@@ -7,13 +7,13 @@ use crate::{
     signals,
 };
 use anyhow::{Context, Result, bail};
-use dunlin_agent::{Agent, EngineConfig, Found, Source, engine::discover::discover_on, usual_ports};
+use dunlin_agent::{AdapterConfig, Agent, EngineConfig, Found, Source, engine::discover::discover_on, usual_ports};
 use dunlin_node::{Config, Handle, Node, clock, control, mesh, state::StateDir};
 use dunlin_protocol::{
-    id::{Role, Roles},
+    id::{ModelId, Role, Roles},
     runtime::Catalogue,
 };
-use dunlin_proxy::{Proxy, keys::Keys};
+use dunlin_proxy::{Proxy, keys::Keys, responses::Responses};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeSet, net::SocketAddr, path::Path, time::Duration};
 use tokio_util::sync::CancellationToken;
@@ -122,12 +122,14 @@ impl Service {
         };
         let engines = agent.as_ref().map(Agent::status);
         let routes = agent.as_ref().map_or_else(dunlin_agent::without_engines, Agent::router);
+        let responses = Responses::default();
+        let on_hop = if plan.endpoint.is_some() { routes.clone().merge(responses.routes()) } else { routes.clone() };
         let mut config = Config::new(plan.state, plan.roles);
         config.listen = plan.node.listen;
         config.external = plan.node.external;
         config.bootstrap = plan.node.peers;
         config.mdns = plan.node.mdns;
-        let (node, handle) = Node::start(config, routes.clone()).await?;
+        let (node, handle) = Node::start(config, on_hop).await?;
         let (to_kill, to_tell) = (engines.clone(), handle.clone());
         let shutdown = signals::shutdown(move || async move {
             // A node that is too busy to hang up is left at that.
@@ -138,16 +140,19 @@ impl Service {
             }
         })?;
 
-        let mut extra = super::logs::routes(handle.clone(), routes);
+        let mut extra = super::logs::routes(handle.clone(), routes.clone());
+        extra = extra.merge(super::adapters::routes(handle.clone(), routes));
         let (mut proxy, mut keys) = (None, None);
         if let Some(endpoint) = &plan.endpoint {
             let opened = Keys::open(&super::keys::file(&home))?;
-            let started = start_proxy(endpoint, handle.clone(), opened.clone())?;
+            let started = start_proxy(endpoint, &home, responses.clone(), handle.clone(), opened.clone())?;
             extra = extra.merge(started.control_routes());
             (proxy, keys) = (Some(started), Some(opened));
         }
+        let scheme =
+            if plan.endpoint.as_ref().is_some_and(|endpoint| endpoint.tls.is_some()) { "https" } else { "http" };
         let process = Process {
-            endpoint: proxy.as_ref().map(|proxy| format!("http://{}", reachable(proxy.local_addr()))),
+            endpoint: proxy.as_ref().map(|proxy| format!("{scheme}://{}", reachable(proxy.local_addr()))),
             no_auth: plan.endpoint.is_some_and(|endpoint| endpoint.no_auth),
             pid: std::process::id(),
         };
@@ -200,12 +205,31 @@ fn agent(engines: Engines, metrics_http: Option<SocketAddr>, home: &Path) -> Res
     Ok(Agent::new(config)?)
 }
 
-fn start_proxy(endpoint: &EndpointSettings, handle: Handle, keys: Keys) -> Result<Proxy> {
+fn adapters(configured: Vec<(ModelId, String)>) -> Vec<AdapterConfig> {
+    configured.into_iter().map(|(name, source)| AdapterConfig { name, source }).collect()
+}
+
+fn start_proxy(
+    endpoint: &EndpointSettings,
+    home: &Path,
+    responses: Responses,
+    handle: Handle,
+    keys: Keys,
+) -> Result<Proxy> {
+    let upload_folder = endpoint.upload_folder.clone().unwrap_or_else(|| home.join("uploads"));
+    std::fs::create_dir_all(&upload_folder).with_context(|| {
+        format!("can't make {} for uploads; choose another with --upload-folder", upload_folder.display())
+    })?;
     let config = dunlin_proxy::Config {
         http: endpoint.http,
         no_auth: endpoint.no_auth,
         first_byte: endpoint.first_byte_timeout,
         inter_token: endpoint.inter_token_timeout,
+        names: endpoint.names.clone(),
+        tls: endpoint.tls.clone(),
+        responses,
+        upload_folder,
+        upload_disk: endpoint.upload_disk_bytes,
         ..dunlin_proxy::Config::default()
     };
     Ok(Proxy::new(config, handle, keys)?)
@@ -251,6 +275,7 @@ fn engine_config(settings: EngineSettings, catalogue: &Catalogue) -> Result<Engi
     Ok(EngineConfig {
         runtime: settings.runtime,
         models: settings.models,
+        adapters: adapters(settings.adapters),
         slots: settings.slots,
         flavor: settings.flavor,
         patience: settings.patience,
@@ -285,6 +310,9 @@ pub(crate) fn check_addresses(
     control::socket_path(home)?;
     dunlin_node::check_listen(&node.listen)?;
     Proxy::check(endpoint.http)?;
+    if let Some(tls) = endpoint.tls.clone() {
+        dunlin_proxy::tls::check(tls).context("cannot serve HTTPS")?;
+    }
     if let Some(address) = metrics_http {
         let bound = std::net::TcpListener::bind(address);
         bound.map_err(|error| dunlin_agent::Error::Metrics { address, error })?;

@@ -2,10 +2,10 @@
 
 use super::{File, read_bounded};
 use crate::{
-    args::{EngineArgs, Tool},
+    args::{EngineArgs, Tool, values},
     exit::Failure,
 };
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use dunlin_agent::{ContainerConfig, ContainerTool, Gpus, Patience};
 use dunlin_protocol::{
     id::{ModelId, RuntimeName},
@@ -13,7 +13,7 @@ use dunlin_protocol::{
 };
 use serde::Deserialize;
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
     path::{Path, PathBuf},
     time::Duration,
@@ -33,6 +33,7 @@ pub(super) struct EngineFile {
     container_args: Vec<String>,
     runtime: Option<RuntimeName>,
     models: Vec<ModelId>,
+    adapters: BTreeMap<ModelId, String>,
     slots: Option<u16>,
     flavor_rank: u8,
     hang_timeout_seconds: Option<f64>,
@@ -45,6 +46,7 @@ pub(crate) struct EngineSettings {
     pub(crate) source: EngineSource,
     pub(crate) runtime: Option<RuntimeName>,
     pub(crate) models: Vec<ModelId>,
+    pub(crate) adapters: Vec<(ModelId, String)>,
     pub(crate) slots: Option<u16>,
     pub(crate) flavor: u8,
     pub(crate) patience: Patience,
@@ -72,6 +74,7 @@ pub(crate) fn engines(args: &EngineArgs, file: File) -> Result<Vec<EngineSetting
         source,
         runtime: args.runtime.clone(),
         models: args.models.clone(),
+        adapters: args.adapters.clone(),
         slots: args.slots,
         flavor: args.flavor_rank.unwrap_or_default(),
         patience: patience(args.hang_timeout, args.start_timeout),
@@ -141,8 +144,12 @@ fn from_file(at: &str, engine: EngineFile) -> Result<EngineSettings> {
     let hang = timeout("hang_timeout_seconds", engine.hang_timeout_seconds)?;
     let start = timeout("start_timeout_seconds", engine.start_timeout_seconds)?;
     let patience = patience(hang, start);
+    for source in engine.adapters.values() {
+        values::adapter_source(source).map_err(|error| anyhow!("{at}: adapters: {error}"))?;
+    }
+    let adapters = engine.adapters.into_iter().collect();
     let EngineFile { runtime, models, slots, flavor_rank: flavor, .. } = engine;
-    Ok(EngineSettings { source, runtime, models, slots, flavor, patience })
+    Ok(EngineSettings { source, runtime, models, adapters, slots, flavor, patience })
 }
 
 /// What was not said is as the agent has it; zero is for ever.

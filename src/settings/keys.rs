@@ -150,6 +150,7 @@ fn documented_defaults_are_the_real_ones() {
     for timeout in ["first_byte", "inter_token"] {
         assert_eq!(default[&format!("endpoint.{timeout}_timeout_seconds")], "what the runtime says");
     }
+    assert_eq!(of("endpoint.upload_disk_bytes"), endpoint.upload_disk_bytes.to_string());
     assert_eq!(of("engines[].hang_timeout_seconds"), seconds(engine.patience.hang));
     assert_eq!(of("engines[].start_timeout_seconds"), seconds(engine.patience.start));
     assert!(default["listen"].contains(&super::MESH_PORT.to_string()));

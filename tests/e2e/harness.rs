@@ -11,6 +11,7 @@ pub(crate) mod netns;
 pub(crate) mod node;
 pub(crate) mod odd;
 pub(crate) mod process;
+pub(crate) mod replay;
 pub(crate) mod sandbox;
 
 use std::time::{Duration, Instant};

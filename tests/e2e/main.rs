@@ -33,6 +33,7 @@ mod partition;
 mod pod;
 mod sdk;
 mod shutdown;
+mod surface;
 mod top;
 mod up;
 mod versions;

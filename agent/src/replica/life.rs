@@ -2,6 +2,7 @@
 
 use super::{
     Replica, Unready,
+    adapters::with_loadable,
     hang::{Hang, Overdue},
     health::{Probe, Trial, Work},
     trial::{self, Asked},
@@ -182,7 +183,8 @@ impl Looks {
         } else if models.is_empty() {
             "the engine lists no model; load one, or configure its name".to_owned().into()
         } else {
-            replica.set_serving(Ok(models));
+            let able = replica.runtime().lora.is_some();
+            replica.set_serving(Ok(with_loadable(models, &replica.allowed, able)));
             return;
         };
         if replica.found && self.absent_since.is_some_and(|since| since.elapsed() >= AWAY) {

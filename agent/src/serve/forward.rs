@@ -37,7 +37,11 @@ use std::{
 /// What the hop puts before the engine's own path.
 const PREFIX: &str = "/engine";
 /// Questions that cost the engine next to nothing, and take no slot.
-const FREE: [&str; 3] = ["/tokenize", "/detokenize", "/apply-template"];
+const FREE: [&str; 4] = ["/tokenize", "/detokenize", "/apply-template", "/v1/messages/count_tokens"];
+/// Paths that every engine with adapters answers: where one says 404, it is the adapter that it doesn't have.
+const GENERATES: [&str; 2] = ["/v1/chat/completions", "/v1/completions"];
+/// The same of stored responses, cancelling one included.
+const FREE_BELOW: &str = "/v1/responses/";
 
 /// `/engine/*`.
 pub(super) async fn engine(State(service): State<Arc<Service>>, request: Request) -> Response {
@@ -104,11 +108,14 @@ fn target(service: &Service, replica: &Replica, headers: &HeaderMap, path: &str)
 
 async fn forward(service: &Arc<Service>, replica: &Arc<Replica>, request: Request) -> Result<Response, Refusal> {
     let url = target(service, replica, request.headers(), request.uri().path())?;
+    let model = model(request.headers())?;
+    replica.ensure_loaded(&service.client, &model).await.map_err(Refusal::Adapter)?;
     let (mut head, body) = request.into_parts();
     let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
     let path = path.strip_prefix(PREFIX).unwrap_or(path);
-    let takes_slot = head.method == Method::POST && !FREE.contains(&head.uri.path().strip_prefix(PREFIX).unwrap_or(""));
-    let engine_path = head.uri.path().strip_prefix(PREFIX).unwrap_or(path).to_owned();
+    let engine_path = head.uri.path().strip_prefix(PREFIX).unwrap_or_default().to_owned();
+    let is_free = FREE.contains(&engine_path.as_str()) || engine_path.starts_with(FREE_BELOW);
+    let takes_slot = head.method == Method::POST && !is_free;
     let ask_usage = usage::asked(&replica.runtime(), &head.method, &engine_path, &mut head.headers);
     let body = match ask_usage {
         Some(at) => Body::new(Asking::new(body, at)),
@@ -138,6 +145,14 @@ async fn forward(service: &Arc<Service>, replica: &Arc<Replica>, request: Reques
             return Err(Refusal::Silent(deadlines.first_byte));
         }
     };
+    if begun.0.status() == StatusCode::NOT_FOUND
+        && GENERATES.contains(&engine_path.as_str())
+        && replica.is_adapter(&model)
+    {
+        // It was there a moment ago: another replica may have it, or this one load it again.
+        replica.adapter_missed(&model);
+        return Err(Refusal::Model(model));
+    }
     let limits = Limits { silence: deadlines.inter_token, bytes: bounds.answer_bytes() };
     relayed(service, replica, begun, limits, (pass, meter), ask_usage.is_some())
 }

@@ -19,6 +19,8 @@ pub(super) enum Refusal {
     Unaddressed,
     #[error("the model `{0}` is not served here")]
     Model(ModelId),
+    #[error("{0}")]
+    Adapter(crate::replica::adapters::Error),
     #[error("the replica is not ready: {0}")]
     NotReady(String),
     #[error("all slots of the engine are taken")]
@@ -38,7 +40,7 @@ pub(super) enum Refusal {
 impl Refusal {
     fn fault(&self) -> Fault {
         match self {
-            Self::NoReplica(_) | Self::Model(_) => Fault::NotServed,
+            Self::NoReplica(_) | Self::Model(_) | Self::Adapter(_) => Fault::NotServed,
             Self::Unaddressed | Self::NotReady(_) => Fault::Agent,
             Self::Full => Fault::Full,
             Self::Draining => Fault::Draining,
@@ -65,7 +67,9 @@ impl Refusal {
     fn shape(&self) -> (StatusCode, &'static str, &'static str) {
         match self {
             Self::Unaddressed => (StatusCode::BAD_REQUEST, "invalid_request_error", "unaddressed"),
-            Self::NoReplica(_) | Self::Model(_) => (StatusCode::NOT_FOUND, "invalid_request_error", "model_not_found"),
+            Self::NoReplica(_) | Self::Model(_) | Self::Adapter(_) => {
+                (StatusCode::NOT_FOUND, "invalid_request_error", "model_not_found")
+            }
             Self::NotReady(_) => (StatusCode::SERVICE_UNAVAILABLE, "server_error", "replica_not_ready"),
             Self::Full => (StatusCode::SERVICE_UNAVAILABLE, "server_error", "replica_full"),
             Self::Draining => (StatusCode::SERVICE_UNAVAILABLE, "server_error", "replica_draining"),

@@ -32,6 +32,8 @@ proptest! {
             Route::Revocations,
             Route::Info,
             Route::Agents,
+            Route::Adapters,
+            Route::Responses,
         ] {
             prop_assert!(!route.allows(roles) || route.allows(roles.with(role)));
         }
@@ -44,6 +46,15 @@ fn logs_are_for_those_who_operate() {
     assert_eq!(Route::of("/mesh/logsomething"), None);
     assert!(!Route::Logs.allows(Roles::NONE.with(Role::Agent)));
     assert!(Route::Logs.allows(Roles::NONE.with(Role::Orchestrator)));
+}
+
+/// Whose response it is, proxies tell nobody but each other.
+#[test]
+fn stored_responses_are_a_matter_of_proxies() {
+    assert_eq!(Route::of("/mesh/responses/resp_1"), Some(Route::Responses));
+    assert!(Route::Responses.allows(Roles::NONE.with(Role::Proxy)));
+    assert!(!Route::Responses.allows(Roles::from_iter([Role::Agent, Role::Orchestrator, Role::Relay])));
+    assert!(!Route::of("/mesh/adapters").unwrap().allows(Roles::NONE.with(Role::Agent)));
 }
 
 #[test]

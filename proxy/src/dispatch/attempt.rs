@@ -27,7 +27,7 @@ use dunlin_protocol::{
     load::LoadReport,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header};
-use std::sync::atomic::AtomicBool;
+use std::{pin::pin, sync::atomic::AtomicBool, time::Instant};
 use tokio::time;
 
 /// Bytes at the beginning of a response in which its id is looked for.
@@ -53,7 +53,19 @@ impl Dispatcher {
         let murmurs = AtomicBool::new(false);
         let mut request = request(ask, &lease);
         request.headers_mut().extend(told);
-        let answer = within(&deadlines, &murmurs, self.first_byte(ask, &lease, request, &murmurs)).await;
+        let answer = {
+            let mut begins = pin!(self.first_byte(ask, &lease, request, &murmurs));
+            // A replica's time begins when it can have the whole request.
+            let early = tokio::select! {
+                biased;
+                answer = begins.as_mut() => Some(answer),
+                () = ask.body.arrived() => None,
+            };
+            match early {
+                None => within(&deadlines, &murmurs, begins).await,
+                early => early,
+            }
+        };
         let (mut answer, first) = match answer.unwrap_or(Err(Refused::Failed(Cause::Timeout))) {
             Ok(answer) => answer,
             Err(Refused::Full) => {
@@ -96,7 +108,11 @@ impl Dispatcher {
         if ask.dialect == Dialect::Responses
             && let Some(response) = first.piece.as_deref().and_then(response_id)
         {
-            lease.holds(response);
+            lease.holds(prompt::hash(response));
+            if let Ok(id) = std::str::from_utf8(response) {
+                let (replica, now) = (lease.replica(), Instant::now());
+                self.responses.given(id, replica, &ask.want.model, ask.owner, now);
+            }
         }
         headers::to_client(answer.headers_mut());
         answer.headers_mut().insert(headers::REPLICA, lease.name().clone());
@@ -180,7 +196,7 @@ impl Dispatcher {
 /// Whether an engine's answer says that the replica, and not the request, is at fault: an engine whose worker process has
 /// died answers so though its health check says 200. Of other 5xx a request may be the cause, which must not get a healthy
 /// replica ejected.
-fn is_failure_of_replica(status: StatusCode) -> bool {
+pub(super) fn is_failure_of_replica(status: StatusCode) -> bool {
     matches!(status, StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT)
 }
 
@@ -206,7 +222,7 @@ pub(super) enum Refused {
 }
 
 fn request(ask: &Ask, lease: &Lease) -> Request<Body> {
-    let mut request = Request::new(Body::from(ask.body.clone()));
+    let mut request = Request::new(ask.body.body());
     *request.method_mut() = ask.method.clone();
     // A path that was valid stays so behind a prefix.
     *request.uri_mut() = format!("/engine{}", ask.path).parse().unwrap_or_default();
@@ -238,15 +254,15 @@ fn refusal(headers: &HeaderMap) -> Option<Refused> {
     })
 }
 
-/// The hash of the id of a response, on which the client may build its next request: in the first event of a stream and
+/// The id of a response, on which the client may build its next request: in the first event of a stream and
 /// at the beginning of a whole answer.
-fn response_id(first: &[u8]) -> Option<u64> {
+fn response_id(first: &[u8]) -> Option<&[u8]> {
     const ID: &[u8] = b"\"id\":";
     let head = &first[..first.len().min(RESPONSE_HEAD)];
     let after = memchr::memmem::find(head, ID)? + ID.len();
     let value = head.get(after..)?.trim_ascii_start().strip_prefix(b"\"")?;
     let id = &value[..memchr::memchr(b'"', value)?];
-    id.starts_with(b"resp_").then(|| prompt::hash(id))
+    id.starts_with(b"resp_").then_some(id)
 }
 
 fn is_event_stream(headers: &HeaderMap) -> bool {

@@ -6,7 +6,7 @@ use crate::{
     continuation::{self, Endpoint, KEPT_BODY, Kept, Kin, Refusal, Rest, Splice, Way},
     http::{answer::Relay, headers},
     pool::Ticket,
-    request,
+    request::{self, payload::Payload},
 };
 use bytes::Bytes;
 use dunlin_node::{directory::Replica, hop::Body};
@@ -102,7 +102,7 @@ impl Keep {
             return Err(Refusal::Often);
         }
         self.losses += 1;
-        let way = self.kept.way(&self.ask.body)?;
+        let way = self.kept.way(self.ask.body.whole().map(Bytes::as_ref).unwrap_or_default())?;
         Ok(Box::pin(async move {
             match way {
                 Way::Again => self.again(lost).await,
@@ -172,9 +172,14 @@ impl Ask {
             method: self.method.clone(),
             path: self.path.clone(),
             headers: self.headers.clone(),
-            body,
+            body: Payload::Whole(body),
             memory: None,
             want: self.want.clone(),
+            asked: self.asked.clone(),
+            model_at: None,
+            fallbacks: Vec::new(),
+            pinned: None,
+            owner: self.owner,
             ask_usage,
             account: self.account.clone(),
             dialect: self.dialect,

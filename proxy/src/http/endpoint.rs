@@ -1,10 +1,11 @@
-//! The paths that the front door answers.
+//! The paths that the front door answers: one table, from which requests are recognised, `/openapi.json` is made, and
+//! against which `docs/api.md` is held.
 
 use crate::errors::Error;
 use dunlin_protocol::{hop, id::ModelId};
 use http::Method;
 
-/// In whose terms an endpoint speaks of errors.
+/// In whose terms an endpoint speaks of errors, and how its streams end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Dialect {
     /// Chat, completions, embeddings, and whatever engines add.
@@ -13,13 +14,43 @@ pub(crate) enum Dialect {
     Responses,
     /// Anthropic's `/v1/messages`.
     Messages,
+    /// Speech and images: OpenAI's errors, but streams with an end of their own, which not every engine sends.
+    Media,
+}
+
+/// What a request's body is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Payload {
+    /// A JSON object with a `model`.
+    Json,
+    /// `multipart/form-data` with a field `model`.
+    Form,
+}
+
+/// A path that goes to a replica of the model that its body names.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Inference {
+    pub(crate) path: &'static str,
+    pub(crate) dialect: Dialect,
+    pub(crate) payload: Payload,
+    /// One line for the documentation.
+    pub(crate) about: &'static str,
+}
+
+/// What is asked of a stored response.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Stored {
+    /// The response's id, as in the path.
+    pub(crate) id: String,
 }
 
 /// What a path asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Endpoint {
     /// Goes to a replica, under the same path.
-    Inference(Dialect),
+    Inference(&'static Inference),
+    /// Goes to the replica that holds the response.
+    Stored(Stored),
     /// The list of models.
     Models,
     /// One model.
@@ -30,25 +61,66 @@ pub(crate) enum Endpoint {
     Ready,
     /// Prometheus.
     Metrics,
+    /// This table, for programs.
+    OpenApi,
 }
 
-/// Paths that go to a replica.
-const INFERENCE: [(&str, Dialect); 9] = [
-    ("/v1/chat/completions", Dialect::OpenAi),
-    ("/v1/completions", Dialect::OpenAi),
-    ("/v1/embeddings", Dialect::OpenAi),
-    ("/v1/responses", Dialect::Responses),
-    ("/v1/messages", Dialect::Messages),
-    ("/v1/rerank", Dialect::OpenAi),
-    ("/v1/score", Dialect::OpenAi),
-    ("/tokenize", Dialect::OpenAi),
-    ("/detokenize", Dialect::OpenAi),
+const fn json(path: &'static str, dialect: Dialect, about: &'static str) -> Inference {
+    Inference { path, dialect, payload: Payload::Json, about }
+}
+
+const fn form(path: &'static str, about: &'static str) -> Inference {
+    Inference { path, dialect: Dialect::Media, payload: Payload::Form, about }
+}
+
+/// Paths that go to a replica. All take `POST`.
+pub(crate) const INFERENCE: [Inference; 22] = [
+    json("/v1/chat/completions", Dialect::OpenAi, "OpenAI's chat"),
+    json("/v1/completions", Dialect::OpenAi, "OpenAI's completions"),
+    json("/v1/embeddings", Dialect::OpenAi, "OpenAI's embeddings"),
+    json("/v1/responses", Dialect::Responses, "OpenAI's responses"),
+    json("/v1/messages", Dialect::Messages, "Anthropic's messages"),
+    json("/v1/messages/count_tokens", Dialect::Messages, "how many tokens a message has"),
+    form("/v1/audio/transcriptions", "speech to text"),
+    form("/v1/audio/translations", "speech to English text"),
+    json("/v1/audio/speech", Dialect::Media, "text to speech"),
+    json("/v1/images/generations", Dialect::Media, "text to images"),
+    form("/v1/images/edits", "images and text to images"),
+    json("/v1/rerank", Dialect::OpenAi, "documents by relevance, Jina's way"),
+    json("/v2/rerank", Dialect::OpenAi, "documents by relevance, Cohere's way"),
+    json("/rerank", Dialect::OpenAi, "documents by relevance"),
+    json("/v1/score", Dialect::OpenAi, "similarity of texts"),
+    json("/score", Dialect::OpenAi, "similarity of texts"),
+    json("/pooling", Dialect::OpenAi, "hidden states, as vLLM pools them"),
+    json("/classify", Dialect::OpenAi, "classes of texts"),
+    json("/v1/moderations", Dialect::OpenAi, "OpenAI's moderations"),
+    json("/tokenize", Dialect::OpenAi, "the tokens of a text"),
+    json("/detokenize", Dialect::OpenAi, "the text of tokens"),
+    json("/apply-template", Dialect::OpenAi, "a chat as the model reads it, llama.cpp's way"),
 ];
+
+/// Paths that the proxy answers itself, or that are about one response: methods, path, what it is.
+pub(crate) const OTHERS: [(&str, &str, &str); 9] = [
+    ("GET", "/v1/responses/{id}", "a stored response, from the replica that holds it"),
+    ("DELETE", "/v1/responses/{id}", "forget it"),
+    ("POST", "/v1/responses/{id}/cancel", "stop it"),
+    ("GET", "/v1/models", "the models that are served, and the aliases"),
+    ("GET", "/v1/models/{id}", "one of them; ids may contain `/`"),
+    ("GET", "/health", "the process runs; no key needed"),
+    ("GET", "/ready", "some model is served; no key needed"),
+    ("GET", "/metrics", "for Prometheus; no key needed"),
+    ("GET", "/openapi.json", "this table, for programs; no key needed"),
+];
+
 const MODELS: &str = "/v1/models";
+const RESPONSES: &str = "/v1/responses/";
 const READ: &str = "GET, HEAD, OPTIONS";
 const SEND: &str = "POST, OPTIONS";
+const READ_OR_FORGET: &str = "GET, DELETE, OPTIONS";
 /// Of an unknown path, so much is repeated to the client.
 const SHOWN: usize = 200;
+/// Longest id of a response.
+const ID_BYTES: usize = 256;
 
 impl Endpoint {
     /// The endpoint at `path`.
@@ -60,20 +132,26 @@ impl Endpoint {
         let endpoint = Self::at(path).ok_or_else(|| Error::UnknownPath(path.chars().take(SHOWN).collect()))?;
         let (takes, allowed) = match endpoint {
             Self::Inference(_) => (*method == Method::POST, SEND),
+            Self::Stored(_) if path.ends_with("/cancel") => (*method == Method::POST, SEND),
+            Self::Stored(_) => (*method == Method::GET || *method == Method::DELETE, READ_OR_FORGET),
             _ => (*method == Method::GET || *method == Method::HEAD, READ),
         };
         if takes { Ok(endpoint) } else { Err(Error::Method(allowed)) }
     }
 
     fn at(path: &str) -> Option<Self> {
-        if let Some((_, dialect)) = INFERENCE.iter().find(|(known, _)| *known == path) {
-            return Some(Self::Inference(*dialect));
+        if let Some(inference) = INFERENCE.iter().find(|known| known.path == path) {
+            return Some(Self::Inference(inference));
+        }
+        if let Some(rest) = path.strip_prefix(RESPONSES) {
+            return stored(rest);
         }
         match path {
             MODELS => Some(Self::Models),
             "/health" => Some(Self::Health),
             "/ready" => Some(Self::Ready),
             "/metrics" => Some(Self::Metrics),
+            "/openapi.json" => Some(Self::OpenApi),
             // Ids contain slashes, escaped or not.
             _ => {
                 let id = path.strip_prefix(MODELS)?.strip_prefix('/')?;
@@ -85,15 +163,24 @@ impl Endpoint {
     /// In whose terms it speaks of errors.
     pub(crate) fn dialect(&self) -> Dialect {
         match self {
-            Self::Inference(dialect) => *dialect,
+            Self::Inference(inference) => inference.dialect,
+            Self::Stored(_) => Dialect::Responses,
             _ => Dialect::OpenAi,
         }
     }
 
     /// Whether it may be asked without a key: probes and scrapers have none.
     pub(crate) fn is_open(&self) -> bool {
-        matches!(self, Self::Health | Self::Ready | Self::Metrics)
+        matches!(self, Self::Health | Self::Ready | Self::Metrics | Self::OpenApi)
     }
+}
+
+/// `ID` or `ID/cancel`. Ids are the engines': letters, digits, `_` and `-`, so that none is a path of another kind.
+fn stored(rest: &str) -> Option<Endpoint> {
+    let id = rest.strip_suffix("/cancel").unwrap_or(rest);
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+    let fits = !id.is_empty() && id.len() <= ID_BYTES && id.bytes().all(plain);
+    fits.then(|| Endpoint::Stored(Stored { id: id.to_owned() }))
 }
 
 #[cfg(test)]
@@ -116,9 +203,57 @@ mod tests {
     #[test]
     fn wrong_paths_and_wrong_methods_are_told_apart() {
         assert!(matches!(get("/v1/chat/completions"), Err(Error::Method(SEND))));
-        assert!(matches!(Endpoint::of(&Method::DELETE, "/v1/models/m"), Err(Error::Method(READ))));
-        for path in ["/", "/v1", "/v1/chat", "/v1/chat/completions/x", "//v1/models", "/v1/../metrics", "/mesh/logs"] {
-            assert!(matches!(get(path), Err(Error::UnknownPath(_))), "{path}");
+        assert!(matches!(Endpoint::of(&Method::POST, "/v1/models"), Err(Error::Method(READ))));
+        assert!(matches!(Endpoint::of(&Method::PUT, "/v1/responses/resp_1"), Err(Error::Method(READ_OR_FORGET))));
+        assert!(matches!(get("/v1/nothing"), Err(Error::UnknownPath(path)) if path == "/v1/nothing"));
+        assert!(matches!(get(&"/x".repeat(1000)), Err(Error::UnknownPath(path)) if path.len() == SHOWN));
+    }
+
+    #[test]
+    fn stored_responses_are_found_by_plain_ids_only() {
+        let stored = |id: &str| Endpoint::Stored(Stored { id: id.to_owned() });
+        assert_eq!(get("/v1/responses/resp_1-a/").unwrap(), stored("resp_1-a"));
+        assert_eq!(Endpoint::of(&Method::POST, "/v1/responses/resp_1/cancel").unwrap(), stored("resp_1"));
+        for odd in ["resp_1/other", "..", "resp_1%2fcancel", "a/../b", "", "/cancel", "a?b"] {
+            assert!(!matches!(get(&format!("/v1/responses/{odd}")), Ok(Endpoint::Stored(_))), "{odd}");
+        }
+    }
+
+    /// Only what is in the table, byte for byte, reaches an engine.
+    #[test]
+    fn no_trick_with_a_path_reaches_another_endpoint() {
+        for trick in [
+            "//v1/chat/completions",
+            "/v1//chat/completions",
+            "/v1/./chat/completions",
+            "/v1/models/../chat/completions",
+            "/v1/chat/completions/..",
+            "/v1/chat%2fcompletions",
+            "/V1/chat/completions",
+            "/v1/chat/completions;x",
+            "/v1/chat/completions//",
+            "/engine/v1/chat/completions",
+            "/mesh/logs",
+            "*",
+            "",
+        ] {
+            let found = Endpoint::of(&Method::POST, trick);
+            assert!(!matches!(found, Ok(Endpoint::Inference(_))), "{trick}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn each_path_stands_once() {
+        let mut paths: Vec<_> = INFERENCE.iter().map(|known| known.path).collect();
+        paths.sort_unstable();
+        paths.dedup();
+        assert_eq!(paths.len(), INFERENCE.len());
+        for known in &INFERENCE {
+            assert_eq!(Endpoint::of(&Method::POST, known.path).unwrap(), Endpoint::Inference(known));
+        }
+        for (method, path, _) in OTHERS {
+            let path = path.replace("{id}", "resp_1");
+            assert!(Endpoint::of(&method.parse().unwrap(), &path).is_ok(), "{method} {path}");
         }
     }
 }

@@ -1,11 +1,11 @@
 //! Which headers pass in either direction, and those that the front door adds.
 
-use crate::{auth, errors::Error, prompt};
+use crate::{auth, errors::Error, prompt, request::form};
 use dunlin_protocol::{
     hop,
     id::{ModelId, ReplicaId},
 };
-use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Version, header};
 use rand::Rng;
 
 /// Names one request in the answer, the engine's log and ours.
@@ -14,6 +14,8 @@ pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id"
 pub(crate) const REPLICA: HeaderName = HeaderName::from_static("x-dunlin-replica");
 /// The step of the routing ladder by which it was chosen.
 pub(crate) const ROUTE: HeaderName = HeaderName::from_static("x-dunlin-route");
+/// The model that answered, as [`hop::model_to_header`] writes it, where it is not called as the client asked.
+pub(crate) const MODEL: HeaderName = HeaderName::from_static(hop::MODEL);
 /// How many replicas were asked, where it was not the first that answered.
 pub(crate) const TRIES: HeaderName = HeaderName::from_static("x-dunlin-tries");
 /// `off` in a request: should its stream be lost, it ends with an error and does not go on at another replica.
@@ -51,6 +53,30 @@ pub(crate) fn session(client: &HeaderMap) -> Option<u64> {
 /// Whether the client wants no stream to go on at another replica.
 pub(crate) fn refuses_continuation(client: &HeaderMap) -> bool {
     client.get(CONTINUATION).is_some_and(|value| value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"off"))
+}
+
+/// The model of a form, where the client names it beforehand.
+///
+/// # Errors
+/// No name that a model can have.
+pub(crate) fn model(client: &HeaderMap) -> Result<Option<ModelId>, Error> {
+    let mut named = client.get_all(MODEL).iter();
+    let Some(first) = named.next() else { return Ok(None) };
+    let text = first.to_str().ok().filter(|_| named.next().is_none()).ok_or(form::Error::ModelNotAText)?;
+    let model = hop::model_from_header(text).map_err(form::Error::BadModel)?;
+    Ok(Some(model))
+}
+
+/// Whether a request of HTTP/1 comes in chunks. The connection is closed behind it: it may have named a length besides,
+/// which hyper does not always show, and a server in front may have gone by that (RFC 9112 §6.1).
+pub(crate) fn is_in_chunks<B>(request: &Request<B>) -> bool {
+    request.version() <= Version::HTTP_11 && request.headers().contains_key(header::TRANSFER_ENCODING)
+}
+
+/// Refuses a body whose end may be read in two ways.
+pub(crate) fn check_length(client: &HeaderMap) -> Result<(), Error> {
+    let both = client.contains_key(header::TRANSFER_ENCODING) && client.contains_key(header::CONTENT_LENGTH);
+    if both { Err(Error::NotHttp) } else { Ok(()) }
 }
 
 /// Refuses a head that the hop could not carry.
@@ -119,7 +145,9 @@ pub(crate) fn allow_origin(headers: &mut HeaderMap, client: &HeaderMap, local_on
     headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, allowed);
     headers.insert(
         header::ACCESS_CONTROL_EXPOSE_HEADERS,
-        HeaderValue::from_static("x-request-id, x-dunlin-replica, x-dunlin-route, x-dunlin-tries, retry-after"),
+        HeaderValue::from_static(
+            "x-request-id, x-dunlin-replica, x-dunlin-route, x-dunlin-model, x-dunlin-tries, retry-after",
+        ),
     );
     if local_only {
         headers.insert(header::VARY, HeaderValue::from_static("origin"));
@@ -128,11 +156,11 @@ pub(crate) fn allow_origin(headers: &mut HeaderMap, client: &HeaderMap, local_on
 
 /// What a browser asks before it sends a request.
 pub(crate) fn preflight(headers: &mut HeaderMap, client: &HeaderMap) {
-    headers.insert(header::ALLOW, HeaderValue::from_static("GET, HEAD, POST, OPTIONS"));
+    headers.insert(header::ALLOW, HeaderValue::from_static("GET, HEAD, POST, DELETE, OPTIONS"));
     if !client.contains_key(header::ORIGIN) {
         return;
     }
-    headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, HEAD, POST, OPTIONS"));
+    headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, HEAD, POST, DELETE, OPTIONS"));
     headers.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600"));
     // Not `*`: that would leave `Authorization` out.
     let asked = client.get(header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();

@@ -1,5 +1,6 @@
 //! The lists of models: joined over all replicas that serve.
 
+use crate::names::Names;
 use dunlin_node::directory::{Directory, Reachability, Replica};
 use dunlin_protocol::{
     announcement::{ReplicaState, ServedModel},
@@ -16,27 +17,29 @@ struct Joined<'a> {
     replicas: usize,
 }
 
-/// `GET /v1/models`: by name.
-pub(super) fn list(directory: &Directory, started: u64) -> Value {
+/// `GET /v1/models`: by name, and then the aliases.
+pub(super) fn list(directory: &Directory, names: &Names, started: u64) -> Value {
     let mut models: BTreeMap<&ModelId, Joined<'_>> = BTreeMap::new();
     for replica in ready(directory) {
         for served in &replica.models {
             models.entry(&served.id).or_insert_with(|| Joined::new(served, replica)).join(served);
         }
     }
-    let data: Vec<Value> = models.values().map(|model| model.to_json(started)).collect();
+    let aliases = names.aliases().filter_map(|(alias, model)| Some(models.get(model)?.to_json(alias, started)));
+    let data: Vec<Value> = models.iter().map(|(id, model)| model.to_json(id, started)).chain(aliases).collect();
     json!({"object": "list", "data": data})
 }
 
 /// `GET /v1/models/ID`: `None` when no replica serves it.
-pub(super) fn one(directory: &Directory, id: &ModelId, started: u64) -> Option<Value> {
+pub(super) fn one(directory: &Directory, names: &Names, asked: &ModelId, started: u64) -> Option<Value> {
+    let id = names.resolve(asked);
     let mut joined: Option<Joined<'_>> = None;
     for replica in directory.replicas(id).filter(|replica| serves(replica)) {
         if let Some(served) = replica.models.iter().find(|served| served.id == *id) {
             joined.get_or_insert_with(|| Joined::new(served, replica)).join(served);
         }
     }
-    joined.map(|model| model.to_json(started))
+    joined.map(|model| model.to_json(asked, started))
 }
 
 /// How many models can be asked.
@@ -70,15 +73,18 @@ impl<'a> Joined<'a> {
         };
     }
 
-    /// OpenAI's fields, and vLLM's `parent` and `max_model_len` where known.
-    fn to_json(&self, started: u64) -> Value {
+    /// OpenAI's fields, and vLLM's `root`, `parent` and `max_model_len` where known, under the name `id`.
+    fn to_json(&self, id: &ModelId, started: u64) -> Value {
         let mut model = json!({
-            "id": self.served.id.as_str(),
+            "id": id.as_str(),
             "object": "model",
             "created": started,
             "owned_by": self.runtime.unwrap_or("dunlin"),
             "replicas": self.replicas,
         });
+        if *id != self.served.id {
+            model["root"] = self.served.id.as_str().into();
+        }
         if let Some(parent) = &self.served.parent {
             model["parent"] = parent.as_str().into();
         }
@@ -137,27 +143,30 @@ mod tests {
         ] {
             directory.apply(event, Instant::now());
             assert_eq!(count(&directory), models);
-            assert_eq!(list(&directory, 7)["data"].as_array().unwrap().len(), models);
-            assert_eq!(one(&directory, &a, 7).is_some(), models == 2);
-            assert_eq!(one(&directory, &b, 7).unwrap()["replicas"], replicas);
+            assert_eq!(list(&directory, &Names::default(), 7)["data"].as_array().unwrap().len(), models);
+            assert_eq!(one(&directory, &Names::default(), &a, 7).is_some(), models == 2);
+            assert_eq!(one(&directory, &Names::default(), &b, 7).unwrap()["replicas"], replicas);
         }
     }
 
     #[test]
     fn models_are_joined_over_replicas_that_serve() {
+        let id = |id: &str| ModelId::new(id).unwrap();
         let mut directory = Directory::default();
         announce(&mut directory, ReplicaState::Ready, &[("a/b", Some(4096)), ("a/b-lora", None)]);
         announce(&mut directory, ReplicaState::Ready, &[("a/b", Some(2048))]);
         announce(&mut directory, ReplicaState::Starting, &[("later", None)]);
-        let list = list(&directory, 7);
+        let names = Names::new([(id("alias"), id("a/b"))].into(), [].into()).unwrap();
+        let list = list(&directory, &names, 7);
         let expected = json!({"object": "list", "data": [
             {"id": "a/b", "object": "model", "created": 7, "owned_by": "vllm", "replicas": 2, "max_model_len": 2048},
             {"id": "a/b-lora", "object": "model", "created": 7, "owned_by": "vllm", "replicas": 1, "parent": "a/b"},
+            {"id": "alias", "object": "model", "created": 7, "owned_by": "vllm", "replicas": 2, "max_model_len": 2048, "root": "a/b"},
         ]});
         assert_eq!(list, expected);
-        let id = |id: &str| ModelId::new(id).unwrap();
-        assert_eq!(one(&directory, &id("a/b"), 7).as_ref(), Some(&expected["data"][0]));
-        assert_eq!(one(&directory, &id("later"), 7), None);
+        assert_eq!(one(&directory, &names, &id("a/b"), 7).as_ref(), Some(&expected["data"][0]));
+        assert_eq!(one(&directory, &names, &id("alias"), 7).as_ref(), Some(&expected["data"][2]));
+        assert_eq!(one(&directory, &names, &id("later"), 7), None);
         assert_eq!(count(&directory), 2);
     }
 }

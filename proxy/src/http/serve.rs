@@ -3,6 +3,7 @@
 mod bare;
 mod heads;
 mod seldom;
+pub mod tls;
 mod unread;
 
 use super::{Door, answer::Body};
@@ -27,7 +28,9 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
+use tls::Tls;
 use tokio::{
+    io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore},
     time,
@@ -59,6 +62,7 @@ const BUFFER: usize = 64 << 10;
 pub(crate) struct Server {
     listener: TcpListener,
     door: Arc<Door>,
+    tls: Option<Arc<Tls>>,
     connections: Arc<Semaphore>,
     first_head: Duration,
     head: Duration,
@@ -68,12 +72,12 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Serves `door` on `listener`.
-    pub(crate) fn new(listener: TcpListener, door: Arc<Door>, config: &Config) -> Self {
+    /// Serves `door` on `listener`, through `tls` if there is one.
+    pub(crate) fn new(listener: TcpListener, door: Arc<Door>, tls: Option<Arc<Tls>>, config: &Config) -> Self {
         let connections = Arc::new(Semaphore::new(files::make_room(config.connections).min(Semaphore::MAX_PERMITS)));
         let Config { first_head, head, idle, stalled, drain, .. } = *config;
         let first_head = first_head.min(head);
-        Self { listener, door, connections, first_head, head, idle, stalled, drain }
+        Self { listener, door, tls, connections, first_head, head, idle, stalled, drain }
     }
 
     /// Accepts until `shutdown`; then lets what is in flight finish, for a while.
@@ -129,7 +133,8 @@ impl Server {
         let door = self.door.clone();
         let Self { first_head, head, idle, stalled, .. } = *self;
         let (stop, requests) = (stop.clone(), Requests::default());
-        let client = Client { door, address, first_head, head, idle, stalled, stop, requests, _permit: permit };
+        let tls = self.tls.clone();
+        let client = Client { door, tls, address, first_head, head, idle, stalled, stop, requests, _permit: permit };
         let abort = abort.clone();
         clients.spawn(async move {
             client.door.metrics.connections.inc();
@@ -153,6 +158,7 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
 /// One client's connection.
 struct Client {
     door: Arc<Door>,
+    tls: Option<Arc<Tls>>,
     address: IpAddr,
     first_head: Duration,
     head: Duration,
@@ -180,21 +186,39 @@ impl Client {
     }
 
     async fn serve_all(&self, stream: TcpStream) {
-        let first = tokio::select! {
-            () = self.stop.cancelled() => return,
-            first = speaks_http2(&stream) => first,
-        };
-        let served = match first {
-            Ok(true) => self.http2(stream).await,
-            Ok(false) => self.http1(stream).await,
-            Err(_) => return,
+        let served = match &self.tls {
+            None => {
+                let first = tokio::select! {
+                    () = self.stop.cancelled() => return,
+                    first = speaks_http2(&stream) => first,
+                };
+                match first {
+                    Ok(true) => self.http2(self.socket(stream)).await,
+                    Ok(false) => self.http1(self.socket(stream)).await,
+                    Err(_) => return,
+                }
+            }
+            Some(tls) => {
+                let shaken = tokio::select! {
+                    () = self.stop.cancelled() => return,
+                    shaken = tls.acceptor().accept(self.socket(stream)) => shaken,
+                };
+                match shaken {
+                    Ok(stream) if stream.get_ref().1.alpn_protocol() == Some(b"h2") => self.http2(stream).await,
+                    Ok(stream) => self.http1(stream).await,
+                    Err(error) => {
+                        tracing::debug!(%error, "no TLS connection came about");
+                        return;
+                    }
+                }
+            }
         };
         if let Err(error) = served {
             tracing::debug!(%error, "connection ended");
         }
     }
 
-    async fn http1(&self, stream: TcpStream) -> hyper::Result<()> {
+    async fn http1<S: AsyncRead + AsyncWrite + Unpin>(&self, socket: S) -> hyper::Result<()> {
         let mut connection = pin!(
             http1::Builder::new()
                 .timer(TokioTimer::new())
@@ -202,7 +226,7 @@ impl Client {
                 .header_read_timeout(self.idle)
                 .max_buf_size(BUFFER)
                 .serve_connection(
-                    TokioIo::new(Bare::new(Heads::new(self.socket(stream), self.requests.clone(), self.head))),
+                    TokioIo::new(Bare::new(Heads::new(socket, self.requests.clone(), self.head))),
                     service_fn(|request| self.answer(request))
                 )
         );
@@ -213,7 +237,7 @@ impl Client {
         connection.await
     }
 
-    async fn http2(&self, stream: TcpStream) -> hyper::Result<()> {
+    async fn http2<S: AsyncRead + AsyncWrite + Unpin>(&self, socket: S) -> hyper::Result<()> {
         let (door, address, requests) = (self.door.clone(), self.address, self.requests.clone());
         // An answer that the client gives no room ends by itself: the others on the connection go on.
         let streams = stall::Guard::new(TaskTracker::new(), self.stalled);
@@ -226,7 +250,7 @@ impl Client {
                 .keep_alive_interval(HTTP2_PING)
                 .max_header_list_size(BUFFER as u32)
                 .serve_connection(
-                    TokioIo::new(self.socket(stream)),
+                    TokioIo::new(socket),
                     service_fn(move |request| {
                         let door = door.clone();
                         drop(requests.come());

@@ -15,6 +15,14 @@ use std::{borrow::Cow, sync::LazyLock};
 /// Largest event that is held together; of a longer one the pieces go out as they come.
 const EVENT_BYTES: usize = 1 << 20;
 
+/// How OpenAI's streams of speech and images end.
+const MEDIA_ENDS: [&[u8]; 4] = [
+    br#"{"type":"transcript.text.done""#,
+    br#"{"type":"speech.audio.done""#,
+    br#"{"type":"image_generation.completed""#,
+    br#"{"type":"image_edit.completed""#,
+];
+
 /// How a stream stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Stage {
@@ -139,7 +147,9 @@ fn stage_of(line: &[u8]) -> Stage {
     if let Some(data) = field(line, b"data:") {
         return match data {
             data if data.starts_with(br#"{"error""#) => Stage::Failed,
-            data if data.starts_with(b"[DONE]") => Stage::Complete,
+            data if data.starts_with(b"[DONE]") || MEDIA_ENDS.iter().any(|end| data.starts_with(end)) => {
+                Stage::Complete
+            }
             _ => Stage::Open,
         };
     }

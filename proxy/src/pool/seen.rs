@@ -34,7 +34,20 @@ impl Seen {
                 ReplicaState::Draining | ReplicaState::Gone => {}
             }
         }
+        seen.prefer_loaded(directory, model);
         seen
+    }
+
+    /// Of an adapter that some replicas have loaded, the others, which would have to load it, are left out.
+    fn prefer_loaded(&mut self, directory: &Directory, model: &ModelId) {
+        let loaded = |id: &ReplicaId| {
+            let served = directory.replica(id).and_then(|replica| replica.models.iter().find(|one| one.id == *model));
+            served.is_none_or(|served| served.parent.is_none() || served.root.is_some())
+        };
+        let usable = |one: &Candidate| !matches!(one.reach, Reach::Gone | Reach::Suspect) && loaded(&one.replica);
+        if self.ready.iter().any(usable) {
+            self.ready.retain(|candidate| loaded(&candidate.replica));
+        }
     }
 
     /// Whether there is nobody to wait for.

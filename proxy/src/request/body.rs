@@ -1,15 +1,16 @@
 //! Reading a request's body into memory, within bounds: of one body, of all bodies together, and of a client's time.
 
+pub(crate) mod inflate;
 mod progress;
 mod shares;
 
+pub(crate) use progress::Progress;
 pub(crate) use shares::{Share, Shares};
 
 use crate::auth::Tenant;
 use bytes::Bytes;
 use http_body::Body;
 use http_body_util::BodyExt;
-use progress::Progress;
 use std::time::Duration;
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -32,6 +33,15 @@ pub(crate) enum Error {
     /// All bodies together, or those of this tenant, fill the memory that they may take.
     #[error("too many request bodies are in memory, or too many of this client's; retry later")]
     NoRoom,
+    /// The same of the disk, for forms.
+    #[error("too many forms are on the disk, or too many of this client's; retry later")]
+    NoDisk,
+    /// The disk fails.
+    #[error("the form could not be kept on the disk; whoever runs this endpoint finds the reason in its log")]
+    Disk,
+    /// Not in the way that its head says.
+    #[error("the body is not compressed as content-encoding says, or broke off")]
+    NotCompressed,
     /// The client sends too slowly, or has stopped.
     #[error("the body did not arrive in time")]
     TooSlow,

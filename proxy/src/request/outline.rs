@@ -3,6 +3,7 @@
 use crate::prompt::{self, Prompt};
 use dunlin_protocol::{hop::AskUsage, id::ModelId};
 use serde_json::{Map, Value};
+use std::ops::Range;
 
 /// A field of the top level that is of interest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,6 +46,7 @@ pub(super) struct Outline<'a> {
     prompt: [&'a [u8]; PROMPT],
     session: &'a [u8],
     previous: &'a [u8],
+    model: &'a [u8],
     options: Options<'a>,
 }
 
@@ -73,6 +75,22 @@ impl<'a> Outline<'a> {
         }
     }
 
+    /// The response that the request builds on, as the client names it.
+    pub(super) fn previous(&self) -> Option<String> {
+        serde_json::from_slice(self.previous).ok().filter(|id: &String| !id.is_empty())
+    }
+
+    /// `json` is the value of `model`.
+    pub(super) fn set_model(&mut self, json: &'a [u8]) {
+        self.model = json;
+    }
+
+    /// Where the value of `model` stands in `body`, which this outlines.
+    pub(super) fn model_at(&self, body: &[u8]) -> Option<Range<usize>> {
+        let start = position(body, self.model)?;
+        Some(start..start + self.model.len())
+    }
+
     /// The prompt of a request for `model` whose body has `size` bytes.
     pub(super) fn prompt(&self, model: &ModelId, size: usize) -> Prompt {
         let mut prompt = Prompt::of(model.as_str(), self.prompt);
@@ -96,11 +114,16 @@ impl Outline<'_> {
                 Some(AskUsage { offset: brace as u64 + 1, length: 0 })
             }
             Options::Once(json) => {
-                let offset = (json.as_ptr() as usize).checked_sub(body.as_ptr() as usize)?;
+                let offset = position(body, json)?;
                 declines_usage(json).then_some(AskUsage { offset: offset as u64, length: json.len() as u64 })
             }
         }
     }
+}
+
+/// Where `part` of `body` begins in it.
+fn position(body: &[u8], part: &[u8]) -> Option<usize> {
+    (part.as_ptr() as usize).checked_sub(body.as_ptr() as usize).filter(|start| start + part.len() <= body.len())
 }
 
 /// Whether these options say nothing but that no usage is wanted.

@@ -191,3 +191,24 @@ fn usage_is_not_asked_for_otherwise() {
     }
     assert_eq!(asked(r#"{"model":"m","stream":false}"#), None);
 }
+
+#[test]
+fn another_name_is_written_where_the_model_stands_and_nothing_else_changes() {
+    let model = ModelId::new("Qwen/\"3\" é").unwrap();
+    for (body, expected) in [
+        (r#"{"model":"m","x":1e999}"#, r#"{"model":"Qwen/\"3\" é","x":1e999}"#),
+        (
+            " { \"x\":{\"model\":\"m\"} ,\t\"mod\\u0065l\" : \"\\u006d\" }\r\n",
+            " { \"x\":{\"model\":\"m\"} ,\t\"mod\\u0065l\" : \"Qwen/\\\"3\\\" é\" }\r\n",
+        ),
+        ("\u{feff}{\"model\":\"m\"}", "\u{feff}{\"model\":\"Qwen/\\\"3\\\" é\"}"),
+    ] {
+        let at = ok(body).model_at.unwrap();
+        let (renamed, now) = renamed(body.as_bytes(), &at, &model);
+        assert_eq!(std::str::from_utf8(&renamed).unwrap(), expected);
+        assert_eq!(peek(&renamed).unwrap().model, model);
+        assert_eq!(peek(&renamed).unwrap().model_at, Some(now));
+    }
+    let odd = b"{\"model\":\"m\",\"prompt\":\"\xff\"}";
+    assert_eq!(peek(odd).unwrap().model_at, None);
+}

@@ -67,12 +67,13 @@ async fn a_hung_replica_costs_one_deadline_and_is_left_for_another() {
 #[tokio::test]
 async fn bad_gateways_go_elsewhere_and_the_replica_is_ejected_and_returns() {
     let mesh = Mesh::new().await;
-    let gateway = |status| Play::Say(status, "application/json", Bytes::from_static(b"{\"engine\":\"words\"}"));
+    let gateway =
+        |status| Play::Say(status, "application/json", Bytes::from_static(b"{\"error\":{\"message\":\"words\"}}"));
     let bad = Engine::new(gateway(StatusCode::BAD_GATEWAY));
     let _bad = mesh.agent(&["m"], 64, &bad).await;
     // With nobody else to ask, the engine's own words are the best answer there is.
     let alone = mesh.client().chat("m").await;
-    assert_eq!((alone.status, alone.text().as_str()), (StatusCode::BAD_GATEWAY, "{\"engine\":\"words\"}"));
+    assert_eq!((alone.status, alone.text().as_str()), (StatusCode::BAD_GATEWAY, "{\"error\":{\"message\":\"words\"}}"));
     let good = Engine::saying("{}");
     let _good = mesh.agent(&["m"], 64, &good).await;
     for _ in 0..20 {
@@ -200,10 +201,17 @@ async fn a_status_is_not_taken_for_the_agents_word() {
     let engine = Engine::saying("{}");
     let _agent = mesh.agent(&["m"], 64, &engine).await;
     // The engine's own 404 is the client's answer, and nobody remembers that the replica lacks the model.
-    engine.play(Play::Say(StatusCode::NOT_FOUND, "application/json", Bytes::from_static(b"{\"engine\":\"words\"}")));
+    engine.play(Play::Say(
+        StatusCode::NOT_FOUND,
+        "application/json",
+        Bytes::from_static(b"{\"error\":{\"message\":\"words\"}}"),
+    ));
     for _ in 0..3 {
         let answer = mesh.client().chat("m").await;
-        assert_eq!((answer.status, answer.text().as_str()), (StatusCode::NOT_FOUND, "{\"engine\":\"words\"}"));
+        assert_eq!(
+            (answer.status, answer.text().as_str()),
+            (StatusCode::NOT_FOUND, "{\"error\":{\"message\":\"words\"}}")
+        );
     }
     // An agent's failure with the status of another refusal is that failure.
     for (status, retry_safe) in [(StatusCode::NOT_FOUND, "no"), (StatusCode::GATEWAY_TIMEOUT, "no")] {

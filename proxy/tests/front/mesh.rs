@@ -28,7 +28,7 @@ pub(crate) struct Mesh {
     pub(crate) endpoint: SocketAddr,
     pub(crate) keys: Keys,
     pub(crate) control: Router,
-    key: String,
+    pub(crate) key: String,
     folder: PathBuf,
     stop: CancellationToken,
 }
@@ -74,6 +74,11 @@ impl Mesh {
     /// A client with the mesh's first key.
     pub(crate) fn client(&self) -> Client {
         Client::new(self.endpoint, Some(&self.key))
+    }
+
+    /// A client with a key of its own.
+    pub(crate) async fn other_client(&self, name: &str) -> Client {
+        Client::new(self.endpoint, Some(&self.keys.create(name).unwrap().key))
     }
 
     /// A client that sends `key`, if any.

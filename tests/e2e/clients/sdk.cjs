@@ -1,5 +1,7 @@
 // The official JavaScript SDK against the endpoint. Expects the models `tinykjv` and `tinykjv-embed`; set
 // OPENAI_BASE_URL and OPENAI_API_KEY.
+//
+// covers: /v1/models /v1/chat/completions /v1/completions /v1/embeddings /v1/responses
 "use strict";
 const assert = require("node:assert");
 const OpenAI = require("openai");
@@ -44,6 +46,20 @@ async function embeddings() {
   assert.ok(answer.data[0].embedding.length > 8);
 }
 
+async function completions() {
+  const answer = await client.completions.create({ model, prompt: "And God said", max_tokens: 8 });
+  assert.ok(answer.choices[0].text);
+}
+
+async function responses() {
+  const ask = { model, input: "In the beginning", max_output_tokens: 8 };
+  const whole = await client.responses.create(ask);
+  assert.ok(whole.output_text && whole.usage.output_tokens > 0);
+  const kinds = [];
+  for await (const event of await client.responses.create({ ...ask, stream: true })) kinds.push(event.type);
+  assert.match(kinds.at(-1), /^response\.(completed|incomplete)$/);
+}
+
 async function errors() {
   const missing = client.chat.completions.create({ model: "no-such-model", messages });
   await assert.rejects(missing, (error) => error instanceof OpenAI.NotFoundError && error.code === "model_not_found");
@@ -65,7 +81,7 @@ async function cancel() {
   const ids = [];
   for await (const entry of client.models.list()) ids.push(entry.id);
   assert.ok(ids.includes(model), ids.join());
-  for (const step of [streamAndUnaryAgree, tools, embeddings, errors, cancel]) {
+  for (const step of [streamAndUnaryAgree, completions, tools, embeddings, responses, errors, cancel]) {
     await step();
     console.log("ok", step.name);
   }

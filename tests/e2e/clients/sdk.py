@@ -1,5 +1,7 @@
 """The official Python SDK against the endpoint: what a user's program does, and what it must see.
 
+covers: /v1/models /v1/chat/completions /v1/completions /v1/embeddings /v1/responses
+
 Expects the models `tinykjv` and `tinykjv-embed`. Set OPENAI_BASE_URL and OPENAI_API_KEY."""
 
 import asyncio
@@ -72,6 +74,18 @@ def embeddings():
     assert len(first) == len(second) > 8 and first != second, (len(first), len(second))
 
 
+def responses():
+    ask = dict(model=MODEL, input="In the beginning", max_output_tokens=8)
+    whole = client.responses.create(**ask)
+    assert whole.output_text and whole.usage.output_tokens > 0, whole
+    kinds = [event.type for event in client.responses.create(stream=True, **ask)]
+    assert kinds[0] == "response.created" and kinds[-1] in ("response.completed", "response.incomplete"), kinds
+    # llama.cpp keeps none, and says so in its own words; what nobody gave is not found.
+    missing = raises(openai.NotFoundError, lambda: client.responses.retrieve("resp_nobody"))
+    assert missing.code == "response_not_found", missing
+    raises(openai.NotFoundError, lambda: client.responses.create(previous_response_id="resp_nobody", **ask))
+
+
 def raises(kind, call):
     try:
         call()
@@ -109,7 +123,7 @@ async def many_at_once():
         assert chunks[-1].choices[0].finish_reason, chunks[-1]
 
 
-STEPS = (models, unary_and_stream_agree, raw_headers_name_the_replica, completions, tools, embeddings, errors, cancel)
+STEPS = (models, unary_and_stream_agree, raw_headers_name_the_replica, completions, tools, embeddings, responses, errors, cancel)
 for step in STEPS:
     step()
     print("ok", step.__name__, flush=True)

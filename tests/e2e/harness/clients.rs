@@ -15,10 +15,16 @@ impl Clients {
     /// Installs them where they are missing: once, then kept beside the build.
     #[track_caller]
     pub(crate) fn ready() -> Self {
+        Self::with(&[])
+    }
+
+    /// The same with further parts, as `tests/setup.sh` calls them.
+    #[track_caller]
+    pub(crate) fn with(parts: &[&str]) -> Self {
         let kept = || Path::new(env!("CARGO_TARGET_TMPDIR")).join("clients");
         let folder = std::env::var_os("DUNLIN_TEST_CACHE").map_or_else(kept, PathBuf::from);
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/setup.sh");
-        let output = Command::new("bash").arg(script).arg(&folder).output().unwrap();
+        let output = Command::new("bash").arg(script).arg(&folder).args(parts).output().unwrap();
         assert!(output.status.success(), "tests/setup.sh: {}", String::from_utf8_lossy(&output.stderr));
         Self { folder: folder.canonicalize().unwrap() }
     }
@@ -30,8 +36,69 @@ impl Clients {
 
     /// Runs a Python script of `tests/e2e/clients` against `endpoint`.
     pub(crate) fn python(&self, sandbox: &Sandbox, endpoint: &Endpoint, script: &str) -> Output {
-        let command = sandbox.command(self.folder.join("venv/bin/python"));
+        self.python_with(sandbox, endpoint, script, &[])
+    }
+
+    /// The same with more of an environment.
+    pub(crate) fn python_with(
+        &self,
+        sandbox: &Sandbox,
+        endpoint: &Endpoint,
+        script: &str,
+        environment: &[(&str, &Path)],
+    ) -> Output {
+        let mut command = sandbox.command(self.folder.join("venv/bin/python"));
+        command.envs(environment.iter().copied());
         run(command, endpoint, &format!("tests/e2e/clients/{script}"), &[])
+    }
+
+    /// A Whisper server on `port` with a real model: the part `speech`.
+    pub(crate) fn whisper(&self, sandbox: &Sandbox, port: u16) -> Command {
+        let mut command = sandbox.command(self.folder.join("speech/venv/bin/faster-whisper-server"));
+        command.args(["--host", "127.0.0.1", "--port", &port.to_string()]).arg(self.folder.join("speech/model"));
+        command.env("OMP_NUM_THREADS", "1");
+        command
+    }
+
+    /// A recording of somebody who reads Sense and Sensibility: the part `speech`.
+    pub(crate) fn recording(&self) -> PathBuf {
+        self.folder.join("speech/audio/sense_and_sensibility_01_austen_64kb-0870.wav")
+    }
+
+    /// Runs a script of `tests/e2e/clients` with what the part `more` has.
+    pub(crate) fn more(&self, sandbox: &Sandbox, endpoint: &Endpoint, script: &str) -> Output {
+        let command = match script.ends_with(".mjs") {
+            false => sandbox.command(self.folder.join("more/venv/bin/python")),
+            true => sandbox.command("node"),
+        };
+        // Modules of the newer kind are looked for beside the script and above it only.
+        let from = repository().join("tests/e2e/clients").join(script);
+        let at = self.folder.join("more").join(script);
+        std::fs::copy(from, &at).unwrap();
+        run(command, endpoint, &at.to_string_lossy(), &[])
+    }
+
+    /// The same with more of an environment.
+    pub(crate) fn more_with(
+        &self,
+        sandbox: &Sandbox,
+        endpoint: &Endpoint,
+        script: &str,
+        environment: &[(&str, &str)],
+    ) -> Output {
+        let mut command = sandbox.command(self.folder.join("more/venv/bin/python"));
+        command.envs(environment.iter().copied());
+        run(command, endpoint, &format!("tests/e2e/clients/{script}"), &[])
+    }
+
+    /// Runs a shell script of `tests/e2e/clients`.
+    pub(crate) fn shell(&self, sandbox: &Sandbox, endpoint: &Endpoint, script: &str) -> Output {
+        run(sandbox.command("bash"), endpoint, &format!("tests/e2e/clients/{script}"), &[])
+    }
+
+    /// The same for `llm`, the command line tool.
+    pub(crate) fn llm(&self, sandbox: &Sandbox) -> Command {
+        sandbox.command(self.folder.join("more/venv/bin/llm"))
     }
 
     /// Runs one of `examples/clients` against `endpoint`, as its first lines say.
@@ -55,8 +122,19 @@ impl Clients {
 
     /// Runs a Node.js script of `tests/e2e/clients` against `endpoint`.
     pub(crate) fn node(&self, sandbox: &Sandbox, endpoint: &Endpoint, script: &str) -> Output {
+        self.node_with(sandbox, endpoint, script, &[])
+    }
+
+    /// The same with more of an environment.
+    pub(crate) fn node_with(
+        &self,
+        sandbox: &Sandbox,
+        endpoint: &Endpoint,
+        script: &str,
+        environment: &[(&str, &Path)],
+    ) -> Output {
         let mut command = sandbox.command("node");
-        command.env("NODE_PATH", self.folder.join("node_modules"));
+        command.env("NODE_PATH", self.folder.join("node_modules")).envs(environment.iter().copied());
         run(command, endpoint, &format!("tests/e2e/clients/{script}"), &[])
     }
 }

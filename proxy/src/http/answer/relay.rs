@@ -185,6 +185,8 @@ impl Relay {
             (Stage::Complete | Stage::Failed, _) => self.joined(rest),
             // Some engines leave it out; the answer is whole, and clients wait for it.
             (Stage::Finished, Dialect::OpenAi) => [self.joined(rest).as_ref(), DONE].concat().into(),
+            // Not every engine's speech ends with an event. The hop has ended it, and did not break it off.
+            (Stage::Open | Stage::Finished, Dialect::Media) => self.joined(rest),
             _ => return self.broke_off(watched),
         };
         self.end_of_stream(watched.watch.stage());

@@ -10,7 +10,7 @@ const SLOWEST: u32 = 4 * 1024;
 
 /// One body's arrival.
 #[derive(Debug)]
-pub(super) struct Progress {
+pub(crate) struct Progress {
     /// Longest pause between two pieces, and how long a window is.
     pause: Duration,
     last: Instant,
@@ -21,17 +21,17 @@ pub(super) struct Progress {
 
 impl Progress {
     /// The head has come.
-    pub(super) fn new(pause: Duration, now: Instant) -> Self {
+    pub(crate) fn new(pause: Duration, now: Instant) -> Self {
         Self { pause, last: now, window: now, came: 0 }
     }
 
     /// When it is to be asked whether the body [`Self::is_stuck`], should no piece come before.
-    pub(super) fn deadline(&self) -> Instant {
+    pub(crate) fn deadline(&self) -> Instant {
         self.last.min(self.window) + self.pause
     }
 
     /// A piece came, of so many bytes.
-    pub(super) fn came(&mut self, bytes: usize, now: Instant) {
+    pub(crate) fn came(&mut self, bytes: usize, now: Instant) {
         // An empty piece is none.
         if bytes > 0 {
             self.last = now;
@@ -40,7 +40,7 @@ impl Progress {
     }
 
     /// Whether it is over with this body. Begins a new window after one that was fast enough.
-    pub(super) fn is_stuck(&mut self, now: Instant) -> bool {
+    pub(crate) fn is_stuck(&mut self, now: Instant) -> bool {
         if now.duration_since(self.last) >= self.pause {
             return true;
         }

@@ -45,7 +45,7 @@ impl Shares {
 
     /// Bytes held by all.
     #[cfg(test)]
-    pub(super) fn used(&self) -> usize {
+    pub(crate) fn used(&self) -> usize {
         self.0.budget.used()
     }
 }
@@ -74,7 +74,7 @@ impl Share {
 
     /// Takes more; `false`, and nothing taken, when there is no room or the tenant has its share.
     #[must_use]
-    pub(super) fn grow(&mut self, bytes: usize) -> bool {
+    pub(crate) fn grow(&mut self, bytes: usize) -> bool {
         let inner = &self.shares.0;
         let mut held = inner.held();
         let holding = held.entry(self.tenant.clone()).or_default();

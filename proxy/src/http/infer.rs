@@ -1,0 +1,260 @@
+//! From a request that is let in to a replica's answer: its body read, its model known, its names resolved.
+
+use super::{
+    Door, Story,
+    answer::Body,
+    endpoint::{Dialect, Inference, Payload as Kind},
+    engine_error, headers, step_of, stream,
+};
+use crate::{
+    balance::Want,
+    dispatch::Ask,
+    errors::{Error, engine::Said},
+    late::Priority,
+    prompt::{self, Prompt},
+    request::{
+        self, Peek,
+        body::{self, Share, inflate},
+        form::{self, Form},
+        payload::Payload,
+    },
+    responses,
+    upload::Upload,
+};
+use bytes::Bytes;
+use dunlin_protocol::{
+    hop::AskUsage,
+    id::{ModelId, ReplicaId},
+};
+use http::{HeaderMap, HeaderValue, Response, header, request::Parts, uri::PathAndQuery};
+use std::{net::IpAddr, ops::Range, pin::pin, sync::Arc, time::Instant};
+
+/// Bodies from here on are looked into on a thread of their own, so that nobody else waits the milliseconds it takes.
+const PEEK_ELSEWHERE: usize = 256 << 10;
+
+/// One request on its way, but for its body.
+pub(super) struct Incoming {
+    pub(super) parts: Parts,
+    /// The client's, where it has one.
+    pub(super) address: Option<IpAddr>,
+    pub(super) id: HeaderValue,
+    /// When its head had come.
+    pub(super) since: Instant,
+}
+
+/// What its body says.
+struct Wanted {
+    /// The only replica that may be asked.
+    pinned: Option<ReplicaId>,
+    owner: u64,
+    model: ModelId,
+    model_at: Option<Range<usize>>,
+    prompt: Prompt,
+    stream: bool,
+    ask_usage: Option<AskUsage>,
+    tenant: u64,
+    memory: Option<Share>,
+}
+
+impl Door {
+    /// The answer of a replica of the model that the body names.
+    pub(super) async fn infer<B>(
+        self: &Arc<Self>,
+        endpoint: &'static Inference,
+        request: Incoming,
+        body: &mut B,
+        story: &mut Story,
+    ) -> Result<Response<Body>, Error>
+    where
+        B: http_body::Body<Data = Bytes> + Unpin,
+    {
+        match endpoint.payload {
+            Kind::Json => self.infer_json(endpoint, request, body, story).await,
+            Kind::Form => self.infer_form(endpoint, request, body, story).await,
+        }
+    }
+
+    async fn infer_json<B>(
+        self: &Arc<Self>,
+        endpoint: &'static Inference,
+        mut request: Incoming,
+        body: &mut B,
+        story: &mut Story,
+    ) -> Result<Response<Body>, Error>
+    where
+        B: http_body::Body<Data = Bytes> + Unpin,
+    {
+        let (body, memory) = self.read(&mut request.parts.headers, body, request.address).await?;
+        let Peek { model, model_at, stream, previous, prompt, ask_usage } = peek(body.clone()).await?;
+        let (tenant, owner) = (prompt::hash(memory.tenant()), responses::tag(memory.tenant()));
+        let pinned = match previous.filter(|_| endpoint.dialect == Dialect::Responses) {
+            Some(id) => Some(self.place(&id, owner).await?.replica()),
+            None => None,
+        };
+        let wanted = Wanted { pinned, owner, model, model_at, prompt, stream, ask_usage, tenant, memory: Some(memory) };
+        let mut ask = self.ask(endpoint, request, Payload::Whole(body), wanted, story)?;
+        let (path, model) = (ask.path.path().to_owned(), ask.want.model.clone());
+        let response = if stream {
+            stream::answer(self.dispatcher.clone(), ask, self.silence).await?
+        } else {
+            self.dispatcher.dispatch(&mut ask).await?.map(|relay| Body::Relay(Box::new(relay)))
+        };
+        story.step = step_of(&response);
+        Ok(shaped(response, endpoint, &path, &model).await)
+    }
+
+    /// The request goes out as soon as its model is known; what is still to come follows.
+    async fn infer_form<B>(
+        self: &Arc<Self>,
+        endpoint: &'static Inference,
+        request: Incoming,
+        body: &mut B,
+        story: &mut Story,
+    ) -> Result<Response<Body>, Error>
+    where
+        B: http_body::Body<Data = Bytes> + Unpin,
+    {
+        let head = &request.parts.headers;
+        if let Some(coding) = inflate::coding(head).map_err(Error::Encoding)? {
+            return Err(Error::Encoding(format!("{coding:?}").to_ascii_lowercase()));
+        }
+        let form = Form::of(head.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default())?;
+        let named = headers::model(head)?;
+        let tenant = self.auth.tenant(head, request.address);
+        let upload = Upload::new(&tenant, body.size_hint().exact(), &self.uploads)?;
+        let (answer, path, model, received) = {
+            let mut receiving = pin!(upload.receive(body, form, named.as_ref(), &self.uploads));
+            let mut received = false;
+            let model = match named.clone() {
+                Some(model) => model,
+                None => tokio::select! {
+                    biased;
+                    done = receiving.as_mut() => {
+                        done?;
+                        received = true;
+                        upload.model().await.ok_or(form::Error::NoModel)?
+                    }
+                    model = upload.model() => model.ok_or(form::Error::NoModel)?,
+                },
+            };
+            let wanted = Wanted {
+                pinned: None,
+                owner: responses::tag(&tenant),
+                model,
+                model_at: None,
+                prompt: Prompt::default(),
+                stream: false,
+                ask_usage: None,
+                tenant: prompt::hash(&tenant),
+                memory: None,
+            };
+            let mut ask = self.ask(endpoint, request, Payload::Upload(upload.clone(), None), wanted, story)?;
+            let (path, model) = (ask.path.path().to_owned(), ask.want.model.clone());
+            let answer = {
+                let mut answering = Box::pin(self.dispatcher.dispatch(&mut ask));
+                loop {
+                    tokio::select! {
+                        biased;
+                        done = receiving.as_mut(), if !received => {
+                            done?;
+                            received = true;
+                        }
+                        answer = answering.as_mut() => break answer?,
+                    }
+                }
+            };
+            // What an engine makes of the beginning is no answer before the whole has turned out to be right.
+            if !received && answer.status().is_success() {
+                receiving.await?;
+                received = true;
+            }
+            (answer, path, model, received)
+        };
+        let response = answer.map(|relay| Body::Relay(Box::new(relay)));
+        story.step = step_of(&response);
+        let response = shaped(response, endpoint, &path, &model).await;
+        if !received {
+            body::discard(body).await;
+        }
+        Ok(response)
+    }
+
+    fn ask(
+        &self,
+        endpoint: &'static Inference,
+        request: Incoming,
+        body: Payload,
+        wanted: Wanted,
+        story: &mut Story,
+    ) -> Result<Ask, Error> {
+        let Incoming { parts, id, since, .. } = request;
+        let Wanted { pinned, owner, model: asked, model_at, mut prompt, stream, ask_usage, tenant, memory } = wanted;
+        let model = self.names.resolve(&asked).clone();
+        let fallbacks = if pinned.is_none() { self.names.fallbacks(&model).to_vec() } else { Vec::new() };
+        story.model = Some(model.clone());
+        prompt.session = headers::session(&parts.headers).or(prompt.session);
+        let path = parts.uri.path_and_query().cloned().unwrap_or(PathAndQuery::from_static("/"));
+        let mut ask = Ask {
+            method: parts.method,
+            path,
+            headers: parts.headers,
+            body,
+            memory,
+            want: Want {
+                model: asked.clone(),
+                tenant,
+                priority: Priority::default(),
+                prompt: Arc::new(prompt),
+                stream,
+            },
+            asked,
+            model_at,
+            fallbacks,
+            pinned,
+            owner,
+            ask_usage,
+            account: None,
+            dialect: endpoint.dialect,
+            id,
+            since,
+        };
+        if ask.asked != model {
+            ask.rename(&model)?;
+        }
+        Ok(ask)
+    }
+
+    async fn read<B>(
+        &self,
+        headers: &mut HeaderMap,
+        incoming: &mut B,
+        address: Option<IpAddr>,
+    ) -> Result<(Bytes, Share), Error>
+    where
+        B: http_body::Body<Data = Bytes> + Unpin,
+    {
+        let coding = inflate::coding(headers).map_err(Error::Encoding)?;
+        let (body, share) = body::read(incoming, self.auth.tenant(headers, address), &self.bodies).await?;
+        headers.remove(header::CONTENT_ENCODING);
+        match coding {
+            None => Ok((body, share)),
+            Some(coding) => Ok(inflate::inflated(body, coding, self.bodies.body, share).await?),
+        }
+    }
+}
+
+/// Reads what must be known of the body.
+async fn peek(body: Bytes) -> Result<Peek, request::Error> {
+    if body.len() < PEEK_ELSEWHERE {
+        return request::peek(&body);
+    }
+    let peeked = tokio::task::spawn_blocking(move || request::peek(&body)).await;
+    // The thread ends early only with the process.
+    peeked.unwrap_or(Err(request::Error::Empty))
+}
+
+async fn shaped(response: Response<Body>, endpoint: &Inference, path: &str, model: &ModelId) -> Response<Body> {
+    let (status, dialect) = (response.status(), endpoint.dialect);
+    let said = Said { status, body: &[], dialect, path, model: model.as_str() };
+    engine_error::shaped(response, said).await
+}

@@ -1,0 +1,67 @@
+"""Anthropic's SDK and LangChain against the endpoint. Expects the models `tinykjv` and `tinykjv-embed`.
+
+covers with Anthropic: /v1/messages
+covers with LangChain: /v1/chat/completions /v1/embeddings
+
+Set OPENAI_BASE_URL and OPENAI_API_KEY."""
+
+import os
+
+import anthropic
+from langchain_core.messages import HumanMessage
+from langchain_openai import ChatOpenAI, OpenAIEmbeddings
+
+BASE, KEY = os.environ["OPENAI_BASE_URL"], os.environ["OPENAI_API_KEY"]
+PROMPT = [{"role": "user", "content": "In the beginning"}]
+
+claude = anthropic.Anthropic(base_url=BASE.removesuffix("/v1"), api_key=KEY, max_retries=0, timeout=60)
+
+
+def raises(kind, call):
+    try:
+        call()
+    except kind as error:
+        return error
+    raise SystemExit(f"no {kind.__name__}")
+
+
+def messages():
+    whole = claude.messages.create(model="tinykjv", max_tokens=12, temperature=0, messages=PROMPT)
+    assert whole.content[0].text and whole.usage.output_tokens > 0 and whole.usage.input_tokens > 0, whole
+    with claude.messages.stream(model="tinykjv", max_tokens=12, temperature=0, messages=PROMPT) as stream:
+        text = "".join(stream.text_stream)
+        last = stream.get_final_message()
+    assert text == whole.content[0].text, (text, whole)
+    assert last.usage.output_tokens == whole.usage.output_tokens, (last, whole)
+
+
+def messages_errors():
+    missing = raises(
+        anthropic.NotFoundError,
+        lambda: claude.messages.create(model="tinykj", max_tokens=1, messages=PROMPT),
+    )
+    assert missing.body["error"]["type"] == "not_found_error", missing.body
+    assert "did you mean `tinykjv" in missing.body["error"]["message"], missing.body
+    stranger = anthropic.Anthropic(base_url=BASE.removesuffix("/v1"), api_key="sk-dunlin-no", max_retries=0)
+    wrong = raises(
+        anthropic.AuthenticationError,
+        lambda: stranger.messages.create(model="tinykjv", max_tokens=1, messages=PROMPT),
+    )
+    assert wrong.body["error"]["type"] == "authentication_error", wrong.body
+
+
+def langchain():
+    chat = ChatOpenAI(model="tinykjv", base_url=BASE, api_key=KEY, max_tokens=12, temperature=0, max_retries=0)
+    whole = chat.invoke([HumanMessage("In the beginning")])
+    assert whole.content and whole.usage_metadata["output_tokens"] > 0, whole
+    pieces = [piece.content for piece in chat.stream([HumanMessage("In the beginning")])]
+    assert "".join(pieces) == whole.content and len(pieces) > 2, (pieces, whole)
+    embed = OpenAIEmbeddings(model="tinykjv-embed", base_url=BASE, api_key=KEY, check_embedding_ctx_length=False, max_retries=0)
+    first, second = embed.embed_documents(["light", "darkness"])
+    assert len(first) == len(second) > 8 and first != second
+
+
+messages()
+messages_errors()
+langchain()
+print("all ok")
