@@ -1,7 +1,7 @@
 //! `dunlin engine -- CMD`: the first process of an engine's container. It starts the engine and passes on what it writes,
 //! on its own outputs and to the agent in the sidecar, which says when the engine is started again and when it may end.
 //!
-//! [`life`] decides (pure); this file does.
+//! `life` decides (pure); this file does.
 
 mod backlog;
 mod child;

@@ -35,12 +35,15 @@ pub(crate) struct EngineArgs {
     pub(crate) command: Vec<String>,
 }
 
+const SOURCE: &str = "hf://ORG/MODEL[@REVISION], modelscope://ORG/MODEL[@REVISION], s3:// gs:// oss://BUCKET/PREFIX, \
+                      https://HOST/FILE[#sha256=HEX], or file:///PATH";
+
 /// What is fetched, and into where.
 #[derive(ClapArgs)]
 pub(crate) struct FetchArgs {
-    /// hf://ORG/MODEL[@REVISION], modelscope://ORG/MODEL[@REVISION], s3:// gs:// oss://BUCKET/PREFIX,
-    /// https://HOST/FILE[#sha256=HEX], or file:///PATH
-    #[arg(env = "DUNLIN_FETCH", value_name = "SOURCE")]
+    /// Where the weights are.
+    // Not in the comment: the documentation would take the brackets for links.
+    #[arg(env = "DUNLIN_FETCH", value_name = "SOURCE", help = SOURCE)]
     pub(crate) source: String,
     /// The folder; without it, a file:/// source is only looked at
     #[arg(long, env = "DUNLIN_FETCH_TO", value_name = "DIR")]
