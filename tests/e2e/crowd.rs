@@ -10,7 +10,7 @@ use std::{
 
 const IDLE: usize = 5000;
 /// Memory of the proxy for each of them, KiB.
-const IDLE_KIB: u64 = 16;
+const IDLE_KIB: u64 = 64;
 const UNREAD: usize = 200;
 /// The same for a client that reads nothing of an answer that is there: its buffer in the proxy, and its share of the hop.
 const UNREAD_KIB: u64 = 384;

@@ -23,10 +23,12 @@ const JSON: &str = "application/json";
 /// What the agent beside the liar holds it to.
 const BOUNDS: [&str; 6] =
     ["--set", "bounds.first_byte_s=1", "--set", "bounds.whole_s=2", "--set", "bounds.inter_token_s=1"];
+/// One answer at a time, and some time for each.
+const HONEST: [&str; 8] = ["--model", "both", "--model", "mine", "--slots", "1", "--tokens-per-second", "25"];
 /// Far above all of these, and far below the bounds of any runtime: nothing hangs.
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(40);
 
-/// The liar serves `both` with an honest engine beside it, which is slower, and `alone` without.
+/// The liar serves `both` with an honest engine beside it, and `alone` without; the honest one serves `mine` too.
 struct Scene<'a> {
     liar: Liar,
     _honest: DemoEngine,
@@ -42,7 +44,7 @@ impl<'a> Scene<'a> {
     /// One in which answers may have so many MiB.
     fn with(sandbox: &'a Sandbox, largest: u32) -> Self {
         let liar = Liar::start(&["both", "alone"]);
-        let honest = DemoEngine::start(sandbox, "honest", &["--model", "both", "--ttft-ms", "200"]);
+        let honest = DemoEngine::start(sandbox, "honest", &HONEST);
         let mesh = Mesh::new(sandbox, &[]);
         let url = liar.url();
         let largest = format!("bounds.answer_mib={largest}");
@@ -50,6 +52,7 @@ impl<'a> Scene<'a> {
         let agents = [mesh.agent("liars", &liars), mesh.agent("honests", &["--engine", &honest.url()])];
         mesh.proxy.wait_for_replicas("both", 2);
         mesh.proxy.wait_for_replicas("alone", 1);
+        mesh.proxy.wait_for_replicas("mine", 1);
         Self { liar, _honest: honest, mesh, agents }
     }
 
@@ -66,11 +69,15 @@ impl<'a> Scene<'a> {
         replica.is_some_and(|replica| replica.starts_with(&self.agents[agent].peer_id()))
     }
 
-    /// Asks `both` until it is the liar that is asked first, every answer before that being `right`.
+    /// Asks `both` while the only slot of the honest engine is taken, so that it is the liar that is asked first. Answers of
+    /// the honest one have to be `right`: a slot may become free too early.
     fn ask_both(&self, name: &str, stream: bool, right: impl Fn(&Whole)) -> Whole {
-        for _ in 0..20 {
+        for n in 0..10 {
+            let busy = self.mesh.endpoint.chat_stream("mine", &format!("{name} {n}"), 30).unwrap();
+            let mut busy = busy.events();
+            assert!(busy.next().is_some_and(|event| event.is_ok()), "{name}");
             let asked = self.liar.asked();
-            let answer = self.mesh.endpoint.start(CHAT, &chat_body("both", "hello", 8, stream));
+            let answer = self.mesh.endpoint.start(CHAT, &chat_body("both", &format!("{name} {n}"), 8, stream));
             let answer = answer.and_then(|answer| answer.whole()).unwrap_or_else(|error| panic!("{name}: {error}"));
             if self.liar.asked() > asked {
                 return answer;

@@ -12,17 +12,21 @@ use crate::harness::{
     engine::DemoEngine,
     node::{Mesh, Node},
     sandbox::Sandbox,
+    skipped,
 };
 use asker::Asker;
 use memory::Memory;
 use std::time::{Duration, Instant};
 
-/// Two engines of so many slots, an answer taking 0.4 s: 40 a second at best.
-const SLOTS: &str = "8";
+/// Two engines of so many slots, an answer taking 0.4 s: 20 a second at best.
+const SLOTS: &str = "4";
+const BEST: f64 = 20.0;
+/// A machine on which a smaller part of that comes out is too busy to say anything about the mesh.
+const CALM: f64 = 0.8;
 const ENGINE: [&str; 4] = ["--tokens-per-second", "50", "--slots", SLOTS];
 const TOKENS: u32 = 20;
 /// Clients that ask one question after another, twice as many as there are slots: what comes of them is the peak.
-const CLOSED: usize = 32;
+const CLOSED: usize = 16;
 /// How long that is measured; the same before it doesn't count.
 const PEAK: Duration = Duration::from_secs(4);
 const SECONDS: u64 = 12;
@@ -58,31 +62,36 @@ fn overload() {
     let modest = Asker::new(&modest, TOKENS);
 
     greedy.closed(CLOSED, PEAK / 2);
-    let peak = per_second(greedy.closed(CLOSED, PEAK).whole, PEAK);
+    let measured = || per_second(greedy.closed(CLOSED, PEAK).whole, PEAK);
+    let peak = measured();
     println!("peak {peak:.1}/s with {CLOSED} clients; now {times} times that for {time:?}");
 
     let processes = std::iter::once(("proxy", &mesh.proxy)).chain(agents.iter().map(|agent| ("agent", agent)));
     let memory = Memory::watch(processes.map(|(name, node)| (name, node.process.id())).collect(), time);
     let start = Instant::now();
-    let (greedy, modest) = std::thread::scope(|scope| {
+    let (refused, modest) = std::thread::scope(|scope| {
         let others = scope.spawn(|| greedy.open(peak * (times as f64 - MODEST), time));
         let modest = modest.open(peak * MODEST, time);
         (others.join().unwrap(), modest)
     });
-    let took = start.elapsed();
-    let goodput = per_second(greedy.whole + modest.whole, took);
-    println!("greedy: {greedy}\nmodest: {modest}");
-    println!("goodput {goodput:.1}/s, {:.1} % of the peak", 100.0 * goodput / peak);
+    let goodput = per_second(refused.whole + modest.whole, start.elapsed());
     let grown = memory.finish();
+    let after = measured();
+    println!("greedy: {refused}\nmodest: {modest}\npeak afterwards {after:.1}/s");
+    println!("goodput {goodput:.1}/s, {:.1} % of the peak", 100.0 * goodput / peak);
     for process in &grown {
         println!("{process}");
     }
-    assert!(goodput >= 0.9 * peak, "{goodput:.1} of {peak:.1} a second");
-    for counts in [&greedy, &modest] {
+    if peak.min(after) < CALM * BEST {
+        skipped(&format!("{peak:.1} and {after:.1} of {BEST} answers a second came without overload"));
+    } else {
+        assert!(goodput >= 0.9 * peak, "{goodput:.1} of {peak:.1} a second");
+        assert!(refused.refused > 0, "that was no overload: {refused}");
+    }
+    for counts in [&refused, &modest] {
         assert!(counts.other.is_empty(), "{:#?}", counts.other);
     }
-    assert!(greedy.refused > 0, "that was no overload: {greedy}");
-    assert!(greedy.late <= greedy.refused / 100, "refused late: {greedy}");
+    assert!(refused.late <= refused.refused / 100, "refused late: {refused}");
     assert!(modest.refused == 0 && modest.whole > 0, "{modest}");
     for process in grown {
         let most = process.middle_kib + GROWTH_KIB.max((process.middle_kib as f64 * GROWTH) as u64);
