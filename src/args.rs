@@ -5,6 +5,7 @@ mod client;
 mod demo;
 mod engines;
 mod keys;
+mod kubernetes;
 mod membership;
 mod pod;
 mod service;
@@ -14,6 +15,7 @@ pub(crate) use client::{AdaptersCommand, ChatArgs, ListingArgs, LogsArgs, Output
 pub(crate) use demo::DemoEngineArgs;
 pub(crate) use engines::{EngineArgs, Tool};
 pub(crate) use keys::{KeysArgs, KeysCommand};
+pub(crate) use kubernetes::{CrdsArgs, OrchestratorArgs};
 pub(crate) use membership::{DelegateArgs, InviteArgs, InviteCommand, KeyCommand, MeshCommand};
 pub(crate) use pod::{DoorArgs, EngineArgs as PodEngineArgs, FetchArgs, PodJoinArgs};
 pub(crate) use service::{AgentArgs, EndpointArgs, NodeArgs, ProxyArgs, RelayArgs, ThreadArgs, UpArgs};
@@ -112,6 +114,19 @@ Needs a certificate with the role relay, and an address that all others reach.
 Example:
   dunlin relay --external /ip4/203.0.113.7/tcp/4480")]
     Relay(RelayArgs),
+    /// Keep the replicas of every Playground of a Kubernetes cluster running
+    #[command(after_help = "\
+Runs in the cluster, by the chart in k8s/chart; docs/kubernetes.md says how. Outside of it, KUBECONFIG names the cluster.
+
+Example:
+  dunlin orchestrator --namespace team-a")]
+    Orchestrator(OrchestratorArgs),
+    /// Print the definitions of the custom resources for Kubernetes
+    #[command(after_help = "\
+Examples:
+  dunlin crds | kubectl apply --server-side -f -
+  dunlin crds --runtimes | kubectl apply --server-side -f -     the engines' BackendRuntimes, too")]
+    Crds(CrdsArgs),
     /// Run the simulated engine by itself: vLLM's API with settable speed and faults
     #[command(after_help = "Example:\n  dunlin demo-engine --http 127.0.0.1:8000 --tokens-per-second 50 --slots 4")]
     DemoEngine(DemoEngineArgs),
@@ -223,6 +238,7 @@ impl Command {
             Self::Proxy(args) => &args.node,
             Self::Relay(args) => &args.node,
             Self::DemoEngine(args) => return Some((&args.threads, None)),
+            Self::Orchestrator(args) => return Some((&args.threads, None)),
             _ => return None,
         };
         Some((&node.threads, node.config.as_deref()))

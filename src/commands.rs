@@ -4,6 +4,7 @@ mod adapters;
 mod agent;
 mod chat;
 mod completions;
+mod crds;
 mod demo_engine;
 mod doctor;
 mod door;
@@ -15,6 +16,7 @@ mod keys;
 mod logs;
 mod mesh;
 mod models;
+mod orchestrator;
 mod peers;
 mod pod_join;
 mod proxy;
@@ -48,6 +50,8 @@ pub(crate) async fn run(args: Args) -> Result<()> {
         Command::Agent(args) => agent::run(args, home).await,
         Command::Proxy(args) => proxy::run(args, home).await,
         Command::Relay(args) => relay::run(args, home).await,
+        Command::Orchestrator(args) => orchestrator::run(args).await,
+        Command::Crds(args) => crds::run(&args),
         Command::DemoEngine(args) => demo_engine::run(args).await,
         Command::Engine(args) => engine::run(args).await,
         Command::Fetch(args) => Box::pin(fetch::run(args)).await,

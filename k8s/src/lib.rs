@@ -1,4 +1,25 @@
 //! The orchestrator: turns "run this model, N replicas" into Kubernetes objects.
 //!
-//! Empty so far: the crate holds its place in the workspace so that the arrows between crates
-//! (`protocol <- k8s`, never `k8s <-> proxy` or `k8s <-> agent`) are fixed from the start.
+//! - [`resources`]: the custom resources that people write.
+//! - [`plan`]: which replica goes where. Pure.
+//! - [`decide`]: what is to be done for one Playground. Pure.
+//! - [`manifest`]: the objects that are made, with [`engine`] for what their engines run. Pure.
+//! - [`revision`]: what replicas are made from, and going back. Pure.
+//! - [`world`]: what is known of nodes and pods, cut down.
+//! - [`controller`]: watches in, calls out, under a lease.
+//! - [`rollout`]: updates, as people steer them.
+//! - [`mesh`]: what the mesh says of a replica.
+
+pub mod controller;
+pub mod decide;
+pub mod engine;
+pub mod manifest;
+pub mod mesh;
+pub mod names;
+pub mod needs;
+pub mod plan;
+pub mod resources;
+pub mod revision;
+pub mod rollout;
+pub mod settings;
+pub mod world;

@@ -63,6 +63,7 @@ pub(crate) fn plan(runtime: &Runtime, models: &[ModelId], order: &Order, mark: &
         served_name: models.first().map(ModelId::to_string),
         executable: std::env::current_exe().ok().map(|path| path.to_string_lossy().into_owned()),
         args: args.clone(),
+        ..Values::default()
     };
     let Some((config, owner)) = &order.container else {
         return Ok(Plan { port, command: launch.expand(&values)?, container: None });

@@ -14,11 +14,22 @@ enum Name {
     Model,
     Served,
     Executable,
+    TensorParallel,
+    PipelineParallel,
     Args,
 }
 
 impl Name {
-    const ALL: [Self; 6] = [Self::Host, Self::Port, Self::Model, Self::Served, Self::Executable, Self::Args];
+    const ALL: [Self; 8] = [
+        Self::Host,
+        Self::Port,
+        Self::Model,
+        Self::Served,
+        Self::Executable,
+        Self::TensorParallel,
+        Self::PipelineParallel,
+        Self::Args,
+    ];
 
     fn as_str(self) -> &'static str {
         match self {
@@ -27,6 +38,8 @@ impl Name {
             Self::Model => "model",
             Self::Served => "served_name",
             Self::Executable => "self",
+            Self::TensorParallel => "tensor_parallel",
+            Self::PipelineParallel => "pipeline_parallel",
             Self::Args => "args",
         }
     }
@@ -45,6 +58,10 @@ pub struct Values {
     pub served_name: Option<String>,
     /// `{self}`: path of the running `dunlin` executable.
     pub executable: Option<String>,
+    /// `{tensor_parallel}`: how many GPUs share each layer, where an orchestrator says so.
+    pub tensor_parallel: Option<u16>,
+    /// `{pipeline_parallel}`: how many stages the layers are divided into, where an orchestrator says so.
+    pub pipeline_parallel: Option<u16>,
     /// `{args}`: the user's own arguments.
     pub args: Vec<String>,
 }
@@ -57,6 +74,8 @@ impl Values {
             Name::Model => self.model.clone(),
             Name::Served => self.served_name.clone(),
             Name::Executable => self.executable.clone(),
+            Name::TensorParallel => self.tensor_parallel.map(|count| count.to_string()),
+            Name::PipelineParallel => self.pipeline_parallel.map(|count| count.to_string()),
             // Refused where one text is wanted: see `Template::parse` and `Launch::check`.
             Name::Args => None,
         }

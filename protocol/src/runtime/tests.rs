@@ -101,7 +101,7 @@ fn engines_that_load_by_name_are_given_the_name() {
         let (host, port, served_name) = ("127.0.0.1".into(), 1, Some("org/m".to_owned()));
         let model = launch.model(served_name.as_deref(), &args);
         let CommandLine { program, args, .. } =
-            launch.expand(&Values { host, port, model, served_name, args, executable: None }).unwrap();
+            launch.expand(&Values { host, port, model, served_name, args, ..Values::default() }).unwrap();
         format!("{program} {}", args.join(" "))
     };
     for (runtime, args, expected) in [

@@ -1,0 +1,102 @@
+//! How long placement takes: many replicas at once on an empty cluster, and one more on a full one.
+//!
+//! `cargo bench -p dunlin-k8s --bench placement`
+
+use dunlin_k8s::plan::{Amounts, Demand, FlavorNeed, Labels, NodeView, Place, Previous, ReplicaKey, Vocabulary, plan};
+use std::{
+    collections::BTreeMap,
+    hint::black_box,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+const NODES: usize = 1_000;
+const REPLICAS: usize = 1_000;
+/// Different Playgrounds, each with flavors of its own.
+const GROUPS: usize = 100;
+const KINDS: [&str; 8] = ["b200", "h200", "h100", "a100", "l40s", "l4", "a10", "t4"];
+const ROUNDS: usize = 50;
+
+fn amounts(gpus: i64, cpus: i64) -> Amounts {
+    let mut amounts = Amounts::default();
+    amounts.set(0, gpus * 1_000);
+    amounts.set(1, cpus * 1_000);
+    amounts
+}
+
+fn nodes() -> Vec<NodeView> {
+    let node = |number: usize| {
+        let kind = KINDS[number % KINDS.len()];
+        let labels = [("gpu", kind), ("zone", ["a", "b", "c"][number % 3]), ("kubernetes.io/os", "linux")];
+        NodeView {
+            name: format!("node-{number}").into(),
+            labels: Arc::new(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into()),
+            taints: Arc::from([]),
+            open: true,
+            allocatable: Arc::new(amounts(8, 96)),
+            free: amounts(8, 96),
+        }
+    };
+    (0..NODES).map(node).collect()
+}
+
+fn flavors(group: usize) -> Arc<[FlavorNeed]> {
+    let flavor = |(rank, kind): (usize, &&str)| FlavorNeed {
+        name: (*kind).into(),
+        selector: Labels::from([("gpu".to_owned(), (*kind).to_owned())]),
+        tolerations: Vec::new(),
+        needs: amounts(1 + (group % 4) as i64, 4 + rank as i64),
+        scarce: 0,
+        topology_key: (group % 2 == 0).then(|| "zone".into()),
+    };
+    KINDS.iter().cycle().skip(group % 8).take(8).enumerate().map(flavor).collect()
+}
+
+fn demand(replicas: usize) -> Vec<Demand> {
+    let groups: Vec<Arc<[FlavorNeed]>> = (0..GROUPS).map(flavors).collect();
+    let one = |number: usize| Demand {
+        key: format!("ns/p{}-{}", number % GROUPS, number / GROUPS).into(),
+        group: format!("ns/p{}", number % GROUPS).into(),
+        flavors: groups[number % GROUPS].clone(),
+        wait_for: 0,
+    };
+    (0..replicas).map(one).collect()
+}
+
+fn median(mut run: impl FnMut()) -> Duration {
+    let mut times: Vec<Duration> = (0..ROUNDS)
+        .map(|_| {
+            let start = Instant::now();
+            run();
+            start.elapsed()
+        })
+        .collect();
+    times.sort();
+    times[ROUNDS / 2]
+}
+
+#[allow(clippy::print_stdout)]
+fn main() {
+    let (nodes, vocabulary) = (nodes(), Vocabulary::default());
+    let all = demand(REPLICAS);
+    let none = BTreeMap::new();
+    let many = median(|| drop(black_box(plan(black_box(&all), &nodes, &none, &vocabulary))));
+    println!("{REPLICAS} replicas of {GROUPS} playgrounds with 8 flavors each on {NODES} nodes: {many:?}");
+
+    let one = &all[..1];
+    let single = median(|| drop(black_box(plan(black_box(one), &nodes, &none, &vocabulary))));
+    println!("1 replica on {NODES} nodes: {single:?}");
+
+    let placed = plan(&all, &nodes, &none, &vocabulary);
+    let on_node = |(key, place): (&ReplicaKey, &Place)| match place {
+        Place::OnNode { flavor, node } => Some((key.clone(), Previous { flavor: flavor.clone(), node: node.clone() })),
+        Place::Provision { .. } => None,
+    };
+    let before: BTreeMap<ReplicaKey, Previous> = placed.places.iter().filter_map(on_node).collect();
+    let again = median(|| drop(black_box(plan(black_box(&all), &nodes, &before, &vocabulary))));
+    println!("the same {REPLICAS} again, {} of them placed already: {again:?}", before.len());
+
+    let full: Vec<NodeView> = nodes.iter().map(|node| NodeView { free: amounts(0, 0), ..node.clone() }).collect();
+    let refused = median(|| drop(black_box(plan(black_box(one), &full, &none, &vocabulary))));
+    println!("1 replica where there is no room, with every reason: {refused:?}");
+}
