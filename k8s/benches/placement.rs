@@ -1,6 +1,7 @@
 //! How long placement takes: many replicas at once on an empty cluster, and one more on a full one.
 //!
 //! `cargo bench -p dunlin-k8s --bench placement`
+#![allow(missing_docs, clippy::print_stdout)]
 
 use dunlin_k8s::plan::{Amounts, Demand, FlavorNeed, Labels, NodeView, Place, Previous, ReplicaKey, Vocabulary, plan};
 use std::{
@@ -75,7 +76,6 @@ fn median(mut run: impl FnMut()) -> Duration {
     times[ROUNDS / 2]
 }
 
-#[allow(clippy::print_stdout)]
 fn main() {
     let (nodes, vocabulary) = (nodes(), Vocabulary::default());
     let all = demand(REPLICAS);

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Lints the chart and renders it with few and with all of its values. Usage: k8s/chart/check.sh [HELM]
+# Lints the chart, renders it with few and with all of its values, and holds k8s/install.yaml against it.
+# Usage: k8s/chart/check.sh [HELM [write]]     With `write`, k8s/install.yaml is written anew.
 set -euo pipefail
 helm=${1:-helm}
 chart=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -11,6 +12,18 @@ all=(
   --set 'orchestrator.namespaces={team-a,team-b}' --set 'mesh.peers={/dns4/relay.example/tcp/4480/p2p/12D3}'
   --set mesh.id="$(printf 'ab%.0s' {1..32})" --set replicaDefaults.registryMirror=mirror.example/
 )
+# For who has no Helm: without proxies, which need an invitation.
+plain() {
+  echo "# What k8s/chart makes with its defaults and no proxies, for namespace dunlin-system:"
+  echo "#   kubectl create namespace dunlin-system && kubectl apply --server-side -f k8s/install.yaml"
+  "$helm" template dunlin "$chart" --namespace dunlin-system --set proxy.enabled=false \
+    --set 'orchestrator.namespaces={default}'
+}
+if [ "${2:-}" = write ]; then plain >"$chart/../install.yaml"; fi
+if ! diff -u "$chart/../install.yaml" <(plain); then
+  echo "k8s/install.yaml is not what the chart makes; write it anew with: k8s/chart/check.sh HELM write" >&2
+  exit 1
+fi
 "$helm" template dunlin "$chart" >/dev/null
 "$helm" template dunlin "$chart" --set proxy.enabled=false --set crds.install=false --set orchestrator.watchNamespace=one >/dev/null
 rendered=$("$helm" template dunlin "$chart" "${all[@]}")

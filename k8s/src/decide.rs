@@ -225,6 +225,10 @@ fn observe(state: &mut ReplicaState, pod: &OwnPod, facts: &Facts<'_>, memory: &m
     let told = |word: &Word| word.reason.is_some().then(|| word.clone());
     let (phase, word) = match &pod.stage {
         _ if sight.serving => (Phase::Ready, None),
+        // What placement found out says more than the scheduler's count of nodes.
+        Stage::Unbound { .. } if state.reason.as_deref() == Some("NoRoom") => {
+            (Phase::Placing, Some(Word { reason: state.reason.clone(), message: state.message.clone() }))
+        }
         Stage::Unbound { why } => (Phase::Placing, why.as_ref().and_then(|why| word("Unscheduled", why))),
         Stage::Pulling(word) => (Phase::Pulling, told(word)),
         Stage::Loading(word) => (Phase::Loading, told(word)),
