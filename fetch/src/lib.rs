@@ -1,7 +1,7 @@
 //! Weights from hubs, buckets and folders into a folder: over several ranged connections, resumed after any end, checked
 //! by size and hash, and never under their names before they are whole.
 //!
-//! Reading order: [`source`] is what is asked for; [`listing`] finds out its files, with [`hub`] and [`bucket`]; [`fetch`]
+//! Reading order: [`source`] is what is asked for; [`listing`] finds out its files, with [`hub`] and [`bucket`]; [`mod@fetch`]
 //! runs them all; `file` brings one, with its `pieces` and its `part`; [`client`] is the only one that speaks HTTP.
 
 pub mod bucket;

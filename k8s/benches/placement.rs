@@ -48,7 +48,7 @@ fn flavors(group: usize) -> Arc<[FlavorNeed]> {
         tolerations: Vec::new(),
         needs: amounts(1 + (group % 4) as i64, 4 + rank as i64),
         scarce: 0,
-        topology_key: (group % 2 == 0).then(|| "zone".into()),
+        topology_key: group.is_multiple_of(2).then(|| "zone".into()),
     };
     KINDS.iter().cycle().skip(group % 8).take(8).enumerate().map(flavor).collect()
 }

@@ -189,7 +189,10 @@ pub(crate) fn remove(object: &mut Value, path: &[Step]) {
         (Some(Value::Object(map)), Step::Field(name)) => {
             map.remove(name);
         }
-        (Some(Value::Array(list)), Step::Item(item)) => list.retain(|found| found.to_string() != *item),
+        (Some(Value::Array(list)), Step::Item(item)) => list.retain(|found| {
+            let text = found.to_string();
+            text != *item
+        }),
         (Some(Value::Array(list)), Step::Entry(key)) => {
             let is = entry_of(key);
             list.retain(|entry| !is(&entry));
