@@ -9,7 +9,7 @@ use proptest::{
 };
 
 /// Tries of one parser: a second or two of a debug build for the slowest.
-const CASES: u32 = 2000;
+const CASES: u32 = 400;
 
 /// What parsers trip over.
 const ODD: &[&[u8]] = &[

@@ -1,6 +1,6 @@
 //! Starting to listen, and saying in words why that failed.
 
-use crate::{behaviour::Behaviour, config::Config, node::Error};
+use crate::{addresses, behaviour::Behaviour, config::Config, node::Error};
 use libp2p::{Multiaddr, Swarm, multiaddr::Protocol};
 use socket2::{Domain, Socket, Type};
 use std::{io, net::SocketAddr};
@@ -60,7 +60,11 @@ fn check_free(address: &Multiaddr) -> io::Result<()> {
     socket.listen(1)
 }
 
+/// Where this machine itself would listen; nowhere for a place at a relay, whose address is another machine's.
 fn socket_address(address: &Multiaddr) -> Option<(SocketAddr, Type)> {
+    if addresses::is_relayed(address) {
+        return None;
+    }
     let mut parts = address.iter();
     let ip = match parts.next()? {
         Protocol::Ip4(ip) => ip.into(),
@@ -91,6 +95,14 @@ mod tests {
         assert!(error.contains("in use"), "{error}");
         drop(other);
         check_free(&address).unwrap();
+    }
+
+    #[test]
+    fn a_place_at_a_relay_is_no_port_of_this_machine() {
+        let peer = libp2p::PeerId::random();
+        let relayed = format!("/ip4/192.0.2.7/tcp/4480/p2p/{peer}/p2p-circuit").parse().unwrap();
+        check_free(&relayed).unwrap();
+        assert!(check_free(&"/ip4/192.0.2.7/tcp/4480".parse().unwrap()).is_err());
     }
 
     #[test]
