@@ -14,7 +14,10 @@ pub(crate) mod values;
 pub(crate) use client::{AdaptersCommand, ChatArgs, ListingArgs, LogsArgs, Output, TopArgs};
 pub(crate) use demo::DemoEngineArgs;
 pub(crate) use engines::{EngineArgs, Tool};
-pub(crate) use keys::{KeysArgs, KeysCommand};
+pub(crate) use keys::{
+    KeysArgs, KeysCommand, LimitArgs, OrNone, PricesArgs, PricesCommand, SpanArg, TenantsArgs, TenantsCommand,
+    UsageArgs, UsageOutput,
+};
 pub(crate) use kubernetes::{CrdsArgs, OrchestratorArgs};
 pub(crate) use membership::{DelegateArgs, InviteArgs, InviteCommand, KeyCommand, MeshCommand};
 pub(crate) use pod::{DoorArgs, EngineArgs as PodEngineArgs, FetchArgs, PodJoinArgs};
@@ -209,6 +212,17 @@ Examples:
   KEY=$(dunlin keys create --name editor)
   dunlin keys revoke ID")]
     Keys(KeysArgs),
+    /// Whom keys belong to: make, list, suspend and remove tenants
+    Tenants(TenantsArgs),
+    /// Show what keys have used, summed over all endpoints
+    #[command(after_help = "\
+Examples:
+  dunlin usage                                this month, by key and model
+  dunlin usage --since 24h --by hour --key ID
+  dunlin usage --by day --output csv > usage.csv")]
+    Usage(UsageArgs),
+    /// What models cost, so that usage and budgets have a cost
+    Prices(PricesArgs),
     /// Look for what is wrong and say what to do
     #[command(after_help = "\
 Exit code 1 where something is broken.
@@ -268,9 +282,17 @@ mod tests {
     #[test]
     fn flags_stand_where_they_do_something() {
         let takes = |args: &[&str]| Args::try_parse_from([&["dunlin"], args].concat()).is_ok();
-        for listing in
-            [&["peers"][..], &["models"], &["status"], &["doctor"], &["keys"], &["keys", "list"], &["mesh", "show"]]
-        {
+        for listing in [
+            &["peers"][..],
+            &["models"],
+            &["status"],
+            &["doctor"],
+            &["keys"],
+            &["keys", "list"],
+            &["tenants"],
+            &["prices"],
+            &["mesh", "show"],
+        ] {
             assert!(takes(&[listing, &["--output", "json"]].concat()), "{listing:?}");
             assert!(!takes(&[listing, &["--worker-threads", "2"]].concat()), "{listing:?}");
         }

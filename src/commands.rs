@@ -19,13 +19,16 @@ mod models;
 mod orchestrator;
 mod peers;
 mod pod_join;
+mod prices;
 mod proxy;
 mod relay;
 mod revoke;
 mod service;
 mod status;
+mod tenants;
 mod top;
 mod up;
+mod usage;
 mod who;
 
 use crate::{
@@ -42,7 +45,7 @@ pub(crate) async fn run(args: Args) -> Result<()> {
     let home = settings::home(args.home.as_deref())?;
     let home = home.as_path();
     match args.command {
-        Command::Up(args) => up::run(*args, home).await,
+        Command::Up(args) => Box::pin(up::run(*args, home)).await,
         Command::Mesh { command } => mesh::run(command, home).await,
         Command::Invite(args) => invite::run(args, home).await,
         Command::Join { token, name } => join::run(&token, name, home).await,
@@ -64,6 +67,9 @@ pub(crate) async fn run(args: Args) -> Result<()> {
         Command::Chat(args) => chat::run(args, home).await,
         Command::Logs(args) => logs::run(args, home).await,
         Command::Keys(args) => keys::run(args, home).await,
+        Command::Tenants(args) => tenants::run(args, home).await,
+        Command::Usage(args) => usage::run(args, home).await,
+        Command::Prices(args) => prices::run(args, home).await,
         Command::Doctor(listing) => doctor::run(home, listing.output).await,
     }
 }

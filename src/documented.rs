@@ -129,6 +129,7 @@ fn command_lines_of_the_documentation_are_understood() {
         "docs/routing.md",
         "docs/configuration.md",
         "docs/kubernetes.md",
+        "docs/keys.md",
         "examples/README.md",
     ] {
         let text = read(page);

@@ -11,7 +11,7 @@ use crate::args::{EndpointArgs, NodeArgs, ThreadArgs, values};
 use crate::exit::Failure;
 use anyhow::{Context, Result, bail};
 use dunlin_protocol::id::{ModelId, Name};
-use dunlin_proxy::{TlsFiles, names::Names};
+use dunlin_proxy::{Network, TlsFiles, names::Names};
 use engines::EngineFile;
 use libp2p::{Multiaddr, multiaddr::Protocol};
 use serde::{Deserialize, Deserializer, de::Error as _};
@@ -60,6 +60,12 @@ struct EndpointFile {
     #[serde(deserialize_with = "socket_address")]
     http: Option<SocketAddr>,
     auth: Option<bool>,
+    #[serde(deserialize_with = "duration")]
+    keys_max_age: Option<Duration>,
+    #[serde(deserialize_with = "networks")]
+    trusted_proxies: Option<Vec<Network>>,
+    #[serde(deserialize_with = "socket_address")]
+    admin_http: Option<SocketAddr>,
     first_byte_timeout_seconds: Option<f64>,
     inter_token_timeout_seconds: Option<f64>,
     aliases: BTreeMap<ModelId, ModelId>,
@@ -80,6 +86,17 @@ fn multiaddrs<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<M
 fn socket_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>, D::Error> {
     let text = String::deserialize(deserializer)?;
     values::socket_address(&text).map(Some).map_err(D::Error::custom)
+}
+
+fn networks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<Network>>, D::Error> {
+    let texts = Vec::<String>::deserialize(deserializer)?;
+    let networks = texts.iter().map(|text| text.parse().map_err(|said| format!("{text:?}: {said}")));
+    networks.collect::<Result<_, _>>().map(Some).map_err(D::Error::custom)
+}
+
+fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    values::duration(&text).map(Some).map_err(D::Error::custom)
 }
 
 impl File {
@@ -200,6 +217,9 @@ fn check_listen(address: &Multiaddr) -> Result<()> {
 pub(crate) struct EndpointSettings {
     pub(crate) http: SocketAddr,
     pub(crate) no_auth: bool,
+    pub(crate) keys_max_age: Option<Duration>,
+    pub(crate) trusted_proxies: Vec<Network>,
+    pub(crate) admin: Option<SocketAddr>,
     /// `None`: as the runtimes say.
     pub(crate) first_byte_timeout: Option<Duration>,
     /// The same.
@@ -241,6 +261,12 @@ impl EndpointSettings {
             names,
             http: args.http.or(file.endpoint.http).unwrap_or((Ipv4Addr::LOCALHOST, HTTP_PORT).into()),
             no_auth: args.no_auth || file.endpoint.auth == Some(false),
+            keys_max_age: args.keys_max_age.or(file.endpoint.keys_max_age),
+            trusted_proxies: match args.trusted_proxies.as_slice() {
+                [] => file.endpoint.trusted_proxies.clone().unwrap_or_default(),
+                told => told.to_vec(),
+            },
+            admin: args.admin_http.or(file.endpoint.admin_http),
             first_byte_timeout: args.first_byte_timeout.or(first_byte),
             inter_token_timeout: args.inter_token_timeout.or(inter_token),
         })

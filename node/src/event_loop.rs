@@ -180,6 +180,7 @@ impl EventLoop {
             Command::LookUp { topic, answer } => self.look_up(topic, Some(answer)),
             Command::Connect { peer, answer } => self.connect(peer, answer),
             Command::Publish(message) => self.publish(&message),
+            Command::TellKey(signed) => self.tell_key(&signed),
             Command::OtherList { peer, list } => self.anti_entropy.differs(peer, list, Instant::now()),
             Command::HangUp => self.hang_up(),
         }

@@ -1,7 +1,8 @@
-//! Gossip: two topics, their settings, and the judgement of each message. Pure but for the settings' types.
+//! Gossip: three topics, their settings, and the judgement of each message. Pure but for the settings' types.
 //!
 //! `load` carries load reports from agents straight to the proxies, which alone subscribe and never forward. `mesh`
-//! carries announcements and revocations, signed inside, which everybody forwards once they proved true.
+//! carries announcements and revocations, signed inside, which everybody forwards once they proved true. `keys` carries
+//! statements about keys, signed inside, from and to proxies.
 
 use crate::directory::{self, Directory};
 use dunlin_protocol::{
@@ -9,6 +10,7 @@ use dunlin_protocol::{
     certificate::Chain,
     codec,
     id::{PeerId, Role, Roles},
+    key::SignedKeyStatement,
     limits,
     load::LoadReport,
     revocation::SignedRevocation,
@@ -50,6 +52,12 @@ pub fn mesh_topic() -> IdentTopic {
     IdentTopic::new("mesh")
 }
 
+/// Statements about keys, tenants and prices.
+#[must_use]
+pub fn keys_topic() -> IdentTopic {
+    IdentTopic::new("keys")
+}
+
 /// Shortest time between two reports where `agents` report to each proxy: 10 a second up to 40 agents, 2 from 200 on.
 #[must_use]
 pub fn report_interval(agents: usize) -> Duration {
@@ -60,8 +68,8 @@ pub fn report_interval(agents: usize) -> Duration {
 /// What a process in these roles listens to.
 #[must_use]
 pub fn topics(roles: Roles) -> Vec<IdentTopic> {
-    let load = roles.contains(Role::Proxy).then(load_topic);
-    std::iter::once(mesh_topic()).chain(load).collect()
+    let of_proxies = roles.contains(Role::Proxy).then(|| [load_topic(), keys_topic()]);
+    std::iter::once(mesh_topic()).chain(of_proxies.into_iter().flatten()).collect()
 }
 
 /// What travels on `mesh`.
@@ -148,6 +156,8 @@ pub enum Learnt {
     Revocation(Box<SignedRevocation>),
     /// A renewed certificate, not verified: that takes the mesh's key and the time.
     Certificate(Box<Chain>),
+    /// A statement about a key, not verified: that takes the table of members.
+    Key(Box<SignedKeyStatement>),
 }
 
 impl Judgement {
@@ -161,6 +171,14 @@ impl Judgement {
 pub fn judge(topic: &TopicHash, source: PeerId, data: &[u8], known: &Directory) -> Judgement {
     if *topic == load_topic().hash() {
         return judge_load(source, data);
+    }
+    if *topic == keys_topic().hash() {
+        return match SignedKeyStatement::decode(data) {
+            Ok(signed) => {
+                Judgement { acceptance: MessageAcceptance::Ignore, learnt: Some(Learnt::Key(Box::new(signed))) }
+            }
+            Err(_) => Judgement::without(MessageAcceptance::Reject),
+        };
     }
     match MeshMessage::decode(data) {
         Ok(MeshMessage::Announcement(announcement)) => judge_announcement(&announcement, known),

@@ -14,12 +14,13 @@ use arc_swap::ArcSwap;
 use dunlin_protocol::{
     announcement::{ReplicaState, ServedModel, SignedAnnouncement},
     id::{MeshId, PeerId, ReplicaId, Role, Roles, RuntimeName, Version},
+    key::{KeyStatement, SignedKeyStatement},
     load::LoadReport,
     record::Continuation,
     revocation::ListVersion,
     topic::Topic,
 };
-use libp2p::Multiaddr;
+use libp2p::{Multiaddr, identity::Keypair};
 use std::{
     collections::BTreeMap,
     sync::{
@@ -28,7 +29,7 @@ use std::{
     },
     time::{Duration, Instant},
 };
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::sync::{Notify, broadcast, mpsc, oneshot, watch};
 
 /// Commands that wait for the event loop. It takes one in microseconds; a caller waits for room when it is full.
 pub(crate) const COMMANDS: usize = 256;
@@ -109,6 +110,7 @@ pub(crate) enum Command {
         answer: oneshot::Sender<Result<(), ConnectError>>,
     },
     Publish(Box<MeshMessage>),
+    TellKey(Box<SignedKeyStatement>),
     /// A member asked that has another revocation list.
     OtherList {
         peer: PeerId,
@@ -155,6 +157,8 @@ pub(crate) struct Shared {
     /// Roles that this process plays.
     pub(crate) roles: Roles,
     pub(crate) members: Members,
+    /// This peer's key.
+    pub(crate) identity: Keypair,
     pub(crate) hop: Hop,
     pub(crate) state: StateDir,
     /// Where the mesh key lies, and at delegates.
@@ -168,6 +172,8 @@ pub(crate) struct Shared {
     pub(crate) load_seq: AtomicU64,
     /// How many agents proxies say that there are.
     pub(crate) heard: Mutex<Heard>,
+    /// Statements about keys that others gossiped, verified.
+    pub(crate) key_statements: broadcast::Sender<Arc<(KeyStatement, SignedKeyStatement)>>,
     /// Own announcements, as last signed.
     pub(crate) announced: ArcSwap<Vec<SignedAnnouncement>>,
 }

@@ -18,6 +18,7 @@ pub mod hop;
 pub mod info;
 pub mod issuer;
 pub mod join;
+mod keeping;
 mod listen;
 pub mod liveness;
 mod look_up;
@@ -41,6 +42,7 @@ pub mod transport;
 
 pub use config::Config;
 pub use handle::{ConnectError, Handle, LookupError, Offer};
+pub use keeping::KeyStatements;
 pub use listen::check as check_listen;
 pub use manage::ManageError;
 pub use node::Node;

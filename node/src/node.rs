@@ -15,7 +15,7 @@ use crate::{
     handle::{COMMANDS, Handle, Outbox, Shared},
     hop::{self, Hop},
     issuer::Issuing,
-    listen,
+    keeping, listen,
     liveness::Liveness,
     look_up::LookUps,
     mesh,
@@ -30,7 +30,7 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{broadcast, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 /// Connections of a mesh stay: agents wait on them for work. Longer than any silence that liveness lets pass.
@@ -126,6 +126,7 @@ impl Node {
             epoch,
             roles,
             members: mesh.members.clone(),
+            identity: mesh.identity.clone(),
             hop: hop.clone(),
             state: config.state.clone(),
             issuing,
@@ -136,6 +137,7 @@ impl Node {
             outbox: Outbox::default(),
             load_seq: Default::default(),
             heard: Default::default(),
+            key_statements: broadcast::Sender::new(keeping::HEARD),
             announced: Default::default(),
         }));
         let now = Instant::now();

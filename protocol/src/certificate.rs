@@ -30,6 +30,9 @@ pub const NAMESPACE: char = '@';
 /// In place of a name: every namespace.
 pub const EVERY_NAMESPACE: &str = "*";
 
+/// Capability of members whose statements about keys, tenants and prices count: see [`Membership::keeps_keys`].
+pub const KEYS: &str = "keys";
+
 /// What an issuer says of a member.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Certificate {
@@ -360,6 +363,13 @@ impl Membership {
     #[must_use]
     pub fn valid_at(&self, now: u64) -> bool {
         now <= self.not_after.saturating_add(LEEWAY_S)
+    }
+
+    /// Whether the member's statements about keys count. Who holds the mesh key could give itself the capability, so it
+    /// need not.
+    #[must_use]
+    pub fn keeps_keys(&self) -> bool {
+        self.capabilities.iter().any(|capability| capability == KEYS) || self.authority() == Some(Authority::MeshKey)
     }
 
     /// How the member comes to issue certificates, if it does. Who holds a delegation can show it by a certificate that

@@ -200,6 +200,10 @@ pub enum Route {
     Info,
     /// How many agents a proxy hears: said to each of them, so that they report less often the more they are.
     Agents,
+    /// Statements about keys, between those who keep them and proxies.
+    Keys,
+    /// What keys may still use, and have used, between proxies.
+    Limits,
 }
 
 impl Route {
@@ -213,6 +217,8 @@ impl Route {
             "/mesh/info" => Some(Self::Info),
             "/mesh/agents" => Some(Self::Agents),
             "/mesh/adapters" => Some(Self::Adapters),
+            "/mesh/keys" => Some(Self::Keys),
+            "/mesh/limits" | "/mesh/usage" => Some(Self::Limits),
             _ if path == "/mesh/logs" || path.starts_with("/mesh/logs/") => Some(Self::Logs),
             _ if path.starts_with(RESPONSES) => Some(Self::Responses),
             _ if path.starts_with("/engine/") => Some(Self::Inference),
@@ -220,14 +226,23 @@ impl Route {
         }
     }
 
-    /// Whether a member with these roles may call the route. The one table of rights on the hop.
+    /// Whether a member with these roles may call the route. The one table of rights on the hop, together with
+    /// [`Self::allows_keepers`].
     #[must_use]
     pub fn allows(self, caller: Roles) -> bool {
         match self {
-            Self::Inference | Self::Agents | Self::Responses => caller.contains(Role::Proxy),
+            Self::Inference | Self::Agents | Self::Responses | Self::Keys | Self::Limits => {
+                caller.contains(Role::Proxy)
+            }
             Self::Logs | Self::Adapters => caller.intersects(Roles::from_iter([Role::Proxy, Role::Orchestrator])),
             Self::Renew | Self::Delegation | Self::Revocations | Self::Info => true,
         }
+    }
+
+    /// Whether whoever keeps keys ([`crate::certificate::Membership::keeps_keys`]) may call the route in any role.
+    #[must_use]
+    pub fn allows_keepers(self) -> bool {
+        matches!(self, Self::Keys)
     }
 }
 

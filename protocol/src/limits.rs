@@ -68,3 +68,27 @@ pub const POD_LINE_BYTES: usize = 8 * 1024;
 pub const POD_TEXT_BYTES: usize = 1024;
 /// A ServiceAccount token with which a pod joins. Real ones have about 1,200 bytes.
 pub const POD_TOKEN_BYTES: usize = 16 * 1024;
+/// One statement about a key, a tenant or a price: room for the most patterns that one may have.
+pub const KEY_STATEMENT_BYTES: usize = CERTIFICATE_PATTERNS * (PATTERN_BYTES + 8) + 4 * 1024;
+/// The same with its signature and its signer's certificate, as gossiped.
+pub const SIGNED_KEY_BYTES: usize = KEY_STATEMENT_BYTES + HELLO_BYTES / 2;
+/// A message about statements on the hop.
+pub const KEY_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
+/// Statements in one push.
+pub const KEYS_PER_PUSH: usize = 64;
+/// Longest id of a key.
+pub const KEY_ID_BYTES: usize = 32;
+/// Longest name of a key, and longest note of a tenant: 128 characters of any script.
+pub const KEY_NAME_BYTES: usize = 512;
+/// Tags of a key, each as long as a word.
+pub const KEY_TAGS: usize = 16;
+/// Keys in one message about limits.
+pub const LEASES: usize = 4096;
+/// A message about limits: an id of a key, and three numbers for each of three limits.
+pub const LEASE_BYTES: usize = LEASES * (KEY_ID_BYTES + 8 + 72) + 64;
+/// Rows of usage in one answer.
+pub const USAGE_ROWS: usize = 2048;
+/// Processes of proxies whose usage is kept.
+pub const USAGE_COUNTERS: usize = 8192;
+/// A message about usage: rows with the longest names, or all processes that are known of.
+pub const USAGE_BYTES: usize = USAGE_ROWS * (MODEL_ID_BYTES + KEY_ID_BYTES + 192) + 64;

@@ -1,8 +1,13 @@
 //! Who may send requests: whoever has a key, or, without keys, whoever is on this machine.
 
-use crate::keys::{Keys, Verdict};
+pub(crate) mod failures;
+pub(crate) mod forwarded;
+
+use crate::keys::{Grant, Keys, Verdict, sync::Keeper};
+use dunlin_node::clock;
+use dunlin_protocol::key::KeyKind;
 use http::{HeaderMap, Uri, header, uri::Authority};
-use std::net::IpAddr;
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 /// Why a request is refused. Never says which part of a key was wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -16,6 +21,18 @@ pub(crate) enum Error {
     /// No key of this proxy.
     #[error("the API key is not valid here; `dunlin keys list` shows which keys are")]
     Wrong,
+    /// A key past its end.
+    #[error("the API key has expired; ask for a new one (`dunlin keys create`)")]
+    Expired,
+    /// A key of a tenant that is suspended.
+    #[error("the tenant of this API key is suspended; whoever runs the mesh can resume it (`dunlin tenants resume`)")]
+    Suspended,
+    /// This proxy is cut off for so long that keys may have been revoked without it.
+    #[error(
+        "this endpoint has not heard for a while which keys were revoked (--keys-max-age), so that none opens it now; \
+         try another one"
+    )]
+    Stale,
     /// A key that was revoked.
     #[error("the API key was revoked; ask for a new one (`dunlin keys create`)")]
     Revoked,
@@ -34,16 +51,19 @@ impl Error {
             Self::Missing => "missing",
             Self::Wrong => "wrong",
             Self::Revoked => "revoked",
+            Self::Expired => "expired",
+            Self::Suspended => "suspended",
+            Self::Stale => "stale",
             Self::NotLocal => "not_local",
         }
     }
 }
 
 /// The rule of one proxy.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) enum Auth {
-    /// Keys are asked for.
-    Keys(Keys),
+    /// Keys are asked for. With a longest time for which they may not have been compared with the other proxies'.
+    Keys(Keeper, Option<Duration>),
     /// They are not: `--no-auth`.
     LocalOnly,
     /// Whoever gets this far owns the node: requests on its control socket.
@@ -65,7 +85,7 @@ impl Auth {
     /// Whose a request is that [`Self::check`] has let in and that comes from `address`.
     pub(crate) fn tenant(&self, headers: &HeaderMap, address: Option<IpAddr>) -> Tenant {
         let id = match self {
-            Self::Keys(_) => key(headers).and_then(Keys::id),
+            Self::Keys(..) => key(headers).and_then(Keys::id),
             Self::LocalOnly | Self::Owner => None,
         };
         match (id, address) {
@@ -75,23 +95,38 @@ impl Auth {
         }
     }
 
-    /// Lets a request in or says why not. Reads memory only.
-    pub(crate) fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Error> {
-        let keys = match self {
-            Self::LocalOnly => return check_local(uri, headers),
-            Self::Owner => return Ok(()),
-            Self::Keys(keys) => keys,
+    /// Lets a request in, with what its key gives, or says why not. Reads memory only.
+    pub(crate) fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<Option<Arc<Grant>>, Error> {
+        let (keeper, max_age) = match self {
+            Self::LocalOnly => return check_local(uri, headers).map(|()| None),
+            Self::Owner => return Ok(None),
+            Self::Keys(keeper, max_age) => (keeper, max_age),
         };
-        match keys.check(key(headers).ok_or(Error::Missing)?) {
-            Verdict::Valid => Ok(()),
-            Verdict::Revoked => Err(Error::Revoked),
-            Verdict::Unknown => Err(Error::Wrong),
+        let key = key(headers).ok_or(Error::Missing)?;
+        let grant = keeper.keys().admit(key, KeyKind::Client, clock::unix_s()).map_err(|verdict| match verdict {
+            Verdict::Revoked => Error::Revoked,
+            Verdict::Expired => Error::Expired,
+            Verdict::Suspended => Error::Suspended,
+            Verdict::Unknown | Verdict::Valid => Error::Wrong,
+        })?;
+        // Last, so that nobody without a key learns of it.
+        match max_age {
+            Some(longest) if keeper.age().is_some_and(|age| age > *longest) => Err(Error::Stale),
+            _ => Ok(Some(grant)),
+        }
+    }
+
+    /// Whether the keys are here, as far as any are asked for.
+    pub(crate) fn is_ready(&self) -> bool {
+        match self {
+            Self::Keys(keeper, _) => keeper.is_synced(),
+            Self::LocalOnly | Self::Owner => true,
         }
     }
 }
 
 /// The key as sent: `Authorization: Bearer KEY`, or `X-API-Key: KEY` as Anthropic's SDKs do.
-fn key(headers: &HeaderMap) -> Option<&str> {
+pub(crate) fn key(headers: &HeaderMap) -> Option<&str> {
     let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).and_then(|value| {
         let (scheme, key) = value.trim_start().split_once(' ')?;
         scheme.eq_ignore_ascii_case("bearer").then_some(key.trim())

@@ -1,6 +1,6 @@
 //! What can be set about the proxy, with its defaults.
 
-use crate::{TlsFiles, names::Names, responses::Responses};
+use crate::{TlsFiles, auth::forwarded::Network, names::Names, responses::Responses};
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 /// Settings of one proxy. Every bound of the front door that an operator may want to move stands here.
@@ -11,6 +11,12 @@ pub struct Config {
     /// Ask nobody for a key. Then only requests whose `Host` and `Origin` are this machine's are taken, since any web
     /// page could reach the endpoint otherwise (DNS rebinding).
     pub no_auth: bool,
+    /// Who may say in `X-Forwarded-For` whose requests it passes on.
+    pub trusted_proxies: Vec<Network>,
+    /// Where the admin API listens. `None`: nowhere.
+    pub admin: Option<SocketAddr>,
+    /// Keys open nothing when they have not been compared with another proxy's for so long. `None`: for ever.
+    pub keys_max_age: Option<Duration>,
     /// How long a replica may take to its first byte of a streamed answer to a short prompt, per try; five times that for
     /// answers that come in one piece. `None`: as long as its runtime says. Both are longer for long prompts
     /// ([`dunlin_protocol::runtime::Bounds`]).
@@ -77,6 +83,9 @@ impl Default for Config {
         Self {
             http: SocketAddr::from(([127, 0, 0, 1], 8480)),
             no_auth: false,
+            trusted_proxies: Vec::new(),
+            admin: None,
+            keys_max_age: None,
             first_byte: None,
             inter_token: None,
             hold: Duration::from_secs(30),

@@ -8,13 +8,14 @@ use crate::{
     auth,
     continuation::Refusal,
     http::{answer::Body, endpoint::Dialect},
+    meter::Over,
     pool::Unserved,
     request::{self, body, form},
     upload,
 };
 use bytes::Bytes;
 use dunlin_protocol::id::ModelId;
-use http::{HeaderValue, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -54,6 +55,15 @@ pub(crate) enum Error {
     /// As many requests are in flight as may be.
     #[error("this proxy has as many requests in flight as it may; retry later")]
     Overloaded,
+    /// The key has reached a limit. With headers that say what is left.
+    #[error("{0}")]
+    Over(Over, Box<HeaderMap>),
+    /// Too many wrong keys came from the client's address.
+    #[error("too many requests with wrong API keys came from this address; retry after {} s", .0.as_secs() + 1)]
+    TooManyFailures(Duration),
+    /// The key does not open the model.
+    #[error("this API key may not use the model `{0}`; `dunlin keys list` shows what it may")]
+    ModelNotAllowed(ModelId),
     /// No replica serves the model.
     #[error("the model `{model}` does not exist or is not served now{}; GET /v1/models lists what is", meant(near))]
     ModelNotFound {
@@ -196,7 +206,23 @@ impl Error {
         let invalid = |status, code| shape(status, "invalid_request_error", code);
         match self {
             Self::Auth(auth::Error::NotLocal) => invalid(StatusCode::FORBIDDEN, "host_not_allowed"),
+            Self::Auth(auth::Error::Suspended) => shape(StatusCode::FORBIDDEN, "permission_error", "tenant_suspended"),
+            Self::Auth(auth::Error::Stale) => Shape {
+                retry_after: Some(LATER),
+                ..shape(StatusCode::SERVICE_UNAVAILABLE, "server_error", "keys_too_old")
+            },
             Self::Auth(_) => invalid(StatusCode::UNAUTHORIZED, "invalid_api_key"),
+            Self::Over(over, _) => {
+                let (kind, code) = over.kind();
+                Shape { retry_after: Some(over.wait().max(SOON)), ..shape(StatusCode::TOO_MANY_REQUESTS, kind, code) }
+            }
+            Self::TooManyFailures(wait) => Shape {
+                retry_after: Some(*wait),
+                ..shape(StatusCode::TOO_MANY_REQUESTS, "invalid_request_error", "too_many_wrong_keys")
+            },
+            Self::ModelNotAllowed(_) => {
+                Shape { param: Some("model"), ..shape(StatusCode::FORBIDDEN, "permission_error", "model_not_allowed") }
+            }
             Self::UnknownPath(_) => invalid(StatusCode::NOT_FOUND, "unknown_url"),
             Self::Method(_) => invalid(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed"),
             Self::NotHttp => invalid(StatusCode::BAD_REQUEST, "invalid_http"),
@@ -258,6 +284,9 @@ impl Error {
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         if let Some(after) = shape.retry_after {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(after.as_secs_f64().ceil() as u64));
+        }
+        if let Self::Over(_, left) = self {
+            headers.extend(HeaderMap::clone(left));
         }
         if let Self::Method(allowed) = self {
             headers.insert(header::ALLOW, HeaderValue::from_static(allowed));

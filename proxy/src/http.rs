@@ -14,7 +14,20 @@ mod stored;
 mod stream;
 
 use crate::{
-    auth::Auth, dispatch::Dispatcher, errors::Error, metrics::Metrics, names::Names, request::body, route::Step, upload,
+    auth::{
+        self, Auth,
+        failures::Failures,
+        forwarded::{self, Network},
+    },
+    dispatch::Dispatcher,
+    errors::Error,
+    keys::{self, Grant},
+    meter::Meters,
+    metrics::Metrics,
+    names::Names,
+    request::body,
+    route::Step,
+    upload,
 };
 use answer::Body;
 use bytes::Bytes;
@@ -33,6 +46,10 @@ use tokio::sync::Semaphore;
 /// All that answering one request takes.
 pub(crate) struct Door {
     pub(crate) auth: Auth,
+    pub(crate) meters: Meters,
+    pub(crate) failures: Mutex<Failures>,
+    /// Who is believed about where a request came from.
+    pub(crate) trusted: Vec<Network>,
     pub(crate) bodies: body::Bounds,
     /// One for each request that may be in flight.
     pub(crate) requests: Arc<Semaphore>,
@@ -61,6 +78,7 @@ impl Door {
         B: http_body::Body<Data = Bytes> + Unpin,
     {
         let since = Instant::now();
+        let address = address.map(|peer| forwarded::client(peer, request.headers(), &self.trusted));
         let id = headers::request_id(request.headers(), &mut *self.rng.lock().unwrap_or_else(PoisonError::into_inner));
         let client = Origin::of(request.headers());
         let (method, uri) = (request.method().clone(), request.uri().clone());
@@ -98,25 +116,25 @@ impl Door {
         let (parts, mut incoming) = request.into_parts();
         // Who waits for the word to send a body is not given it for one that nobody wants.
         let waits = parts.headers.contains_key(header::EXPECT);
-        let answered = match self.admit(endpoint, &parts) {
+        let answered = match self.admit(endpoint, &parts, address, since) {
             Err(error) => Err(error),
-            Ok(Endpoint::Inference(endpoint)) => match self.requests.clone().try_acquire_owned() {
+            Ok((Endpoint::Inference(endpoint), grant)) => match self.requests.clone().try_acquire_owned() {
                 Err(_) => Err(Error::Overloaded),
                 Ok(permit) => {
-                    let request = Incoming { parts, address, id: id.clone(), since };
+                    let request = Incoming { parts, address, grant, id: id.clone(), since };
                     let answered = self.infer(endpoint, request, &mut incoming, story).await;
                     answered.map(|answer| answer.map(|body| body.counted(permit)))
                 }
             },
-            Ok(Endpoint::Stored(stored)) => match self.requests.clone().try_acquire_owned() {
+            Ok((Endpoint::Stored(stored), grant)) => match self.requests.clone().try_acquire_owned() {
                 Err(_) => Err(Error::Overloaded),
                 Ok(permit) => {
-                    let request = Incoming { parts, address, id: id.clone(), since };
+                    let request = Incoming { parts, address, grant, id: id.clone(), since };
                     let answered = self.stored(stored, request, story).await;
                     answered.map(|answer| answer.map(|body| body.counted(permit)))
                 }
             },
-            Ok(endpoint) => self.read_only(&endpoint),
+            Ok((endpoint, grant)) => self.read_only(&endpoint, grant.as_ref()),
         };
         match answered {
             Ok(response) => response,
@@ -140,16 +158,30 @@ impl Door {
         Error::ModelNotFound { model, near }
     }
 
-    fn admit(&self, endpoint: Result<Endpoint, Error>, parts: &http::request::Parts) -> Result<Endpoint, Error> {
+    fn admit(
+        &self,
+        endpoint: Result<Endpoint, Error>,
+        parts: &http::request::Parts,
+        address: Option<IpAddr>,
+        since: Instant,
+    ) -> Result<(Endpoint, Option<Arc<Grant>>), Error> {
         let open = endpoint.as_ref().is_ok_and(Endpoint::is_open);
+        let mut grant = None;
         if !open || matches!(self.auth, Auth::LocalOnly) {
             let checked = self.auth.check(&parts.uri, &parts.headers);
-            checked.inspect_err(|error| self.metrics.auth_failure(error.label()))?;
+            grant = checked.inspect_err(|error| self.metrics.auth_failure(error.label())).map_err(|error| {
+                // Whoever tries keys is not answered for ever.
+                let tried = matches!(error, auth::Error::Wrong | auth::Error::Revoked | auth::Error::Expired);
+                let address = address.filter(|_| tried);
+                let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+                let too_many = address.and_then(|address| failures.failed(address, since));
+                too_many.map_or(Error::Auth(error), Error::TooManyFailures)
+            })?;
         }
         let endpoint = endpoint?;
         headers::check_length(&parts.headers)?;
         headers::check_size(&parts.headers)?;
-        Ok(endpoint)
+        Ok((endpoint, grant))
     }
 
     /// The text for Prometheus.
@@ -158,12 +190,14 @@ impl Door {
         directory.read(|d| self.metrics.encode(d.all_replicas().map(|replica| replica.state)))
     }
 
-    fn read_only(&self, endpoint: &Endpoint) -> Result<Response<Body>, Error> {
+    fn read_only(&self, endpoint: &Endpoint, grant: Option<&Arc<Grant>>) -> Result<Response<Body>, Error> {
         let directory = self.dispatcher.handle.directory();
+        let may = |model: &ModelId| keys::allows(grant, model);
         Ok(match endpoint {
             Endpoint::Models => {
-                json(StatusCode::OK, directory.read(|d| models::list(d, &self.names, self.started)).to_string())
+                json(StatusCode::OK, directory.read(|d| models::list(d, &self.names, may, self.started)).to_string())
             }
+            Endpoint::Model(id) if !may(id) => return Err(Error::ModelNotAllowed(id.clone())),
             Endpoint::Model(id) => match directory.read(|d| models::one(d, &self.names, id, self.started)) {
                 Some(model) => json(StatusCode::OK, model.to_string()),
                 None => return Err(Error::ModelNotFound { model: id.clone(), near: Vec::new() }),
@@ -180,10 +214,13 @@ impl Door {
         })
     }
 
-    /// Ready when a request could find a replica.
+    /// Ready when a request could get in and find a replica.
     fn ready(&self) -> Response<Body> {
         let models = self.dispatcher.handle.directory().read(models::count);
         let (status, said) = match models {
+            _ if !self.auth.is_ready() => {
+                (StatusCode::SERVICE_UNAVAILABLE, "the keys were not fetched from another proxy yet")
+            }
             0 => (StatusCode::SERVICE_UNAVAILABLE, "no replica is ready"),
             _ => (StatusCode::OK, "ready"),
         };

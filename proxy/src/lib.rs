@@ -6,6 +6,8 @@
 //! take the time and chance as arguments; those about routing are public for `benches/routelab`, which simulates a mesh
 //! around them.
 
+mod admin;
+pub mod audit;
 mod auth;
 pub mod balance;
 mod budget;
@@ -16,12 +18,15 @@ mod dispatch;
 mod eject;
 mod errors;
 mod fair;
+mod fellows;
 mod files;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod http;
 pub mod keys;
 pub mod late;
+mod limits;
+mod meter;
 mod metrics;
 pub mod names;
 mod pool;
@@ -32,8 +37,12 @@ pub mod responses;
 pub mod route;
 mod tally;
 mod upload;
+pub mod usage;
 
+pub use auth::forwarded::{Network, NotANetwork};
 pub use config::Config;
+pub use fellows::Fellows;
 pub use http::serve::tls::{self, Files as TlsFiles};
-pub use keys::Keys;
-pub use proxy::{Error, Proxy};
+pub use keys::{Keeper, Keys};
+pub use limits::warm_lease;
+pub use proxy::{Error, Proxy, rooms};

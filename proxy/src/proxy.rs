@@ -1,10 +1,13 @@
 //! One proxy: its parts put together, from start to end.
 
 use crate::{
+    admin::Admin,
+    audit::Audit,
     auth::Auth,
     config::Config,
-    control,
+    control::{self, Rooms},
     dispatch::Dispatcher,
+    fellows::Fellows,
     http::{
         Door,
         serve::{
@@ -12,11 +15,14 @@ use crate::{
             tls::{self, Tls},
         },
     },
-    keys::Keys,
+    keys::{self, Keeper, Keys},
+    limits::Limits,
+    meter::Meters,
     metrics::Metrics,
     pool::{self, Pool},
     request::body::{Bounds, Shares},
     upload,
+    usage::{self, Usage},
 };
 use dunlin_node::{Handle, clock};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -51,6 +57,20 @@ pub enum Error {
         /// What the system says.
         source: io::Error,
     },
+    /// The keys can't be taken up.
+    #[error(transparent)]
+    Keys(#[from] keys::Error),
+    /// The usage can't be taken up.
+    #[error(transparent)]
+    Usage(#[from] usage::Error),
+    /// Changes can't be written down.
+    #[error("the audit file {path} can't be opened: {source}")]
+    Audit {
+        /// The file.
+        path: String,
+        /// What the system says.
+        source: io::Error,
+    },
 }
 
 /// A proxy that listens already and answers once it runs.
@@ -59,7 +79,9 @@ pub struct Proxy {
     /// The same endpoint for whoever owns this node.
     owner: Arc<Door>,
     pool: Arc<Pool>,
-    keys: Keys,
+    rooms: Rooms,
+    meters: Meters,
+    admin: Option<(Admin, SocketAddr)>,
     address: SocketAddr,
     tls: Option<Arc<Tls>>,
 }
@@ -78,6 +100,20 @@ impl Proxy {
         if config.no_auth {
             tracing::warn!(%address, "no key is asked for; only requests to localhost are taken");
         }
+        let usage = Usage::open(&keys.beside("usage.db"), handle.clone(), keys.clone())?;
+        let rooms = Rooms { usage: Some(usage.clone()), ..rooms(handle.clone(), keys.clone())? };
+        let meters = Meters { limits: Limits::new(handle.clone(), keys), usage };
+        let keeper = rooms.keeper.clone();
+        let admin = match config.admin {
+            None => None,
+            Some(address) => {
+                let listen = |source| Error::Listen { address, source };
+                let listener = bind(address).map_err(listen)?;
+                let address = listener.local_addr().map_err(listen)?;
+                let listener = tokio::net::TcpListener::from_std(listener).map_err(listen)?;
+                Some((Admin::new(listener, rooms.clone()), address))
+            }
+        };
         let metrics = Arc::new(Metrics::new());
         let settings = pool::Settings {
             fresh: config.fresh,
@@ -102,6 +138,9 @@ impl Proxy {
         let door = |auth| {
             Arc::new(Door {
                 auth,
+                meters: meters.clone(),
+                failures: Mutex::default(),
+                trusted: config.trusted_proxies.clone(),
                 bodies: Bounds { body: config.body, pause: config.body_pause, shares: shares.clone() },
                 requests: requests.clone(),
                 uploads: uploads.clone(),
@@ -113,9 +152,12 @@ impl Proxy {
                 rng: Mutex::new(rand::make_rng()),
             })
         };
-        let auth = if config.no_auth { Auth::LocalOnly } else { Auth::Keys(keys.clone()) };
+        let auth = match config.no_auth {
+            true => Auth::LocalOnly,
+            false => Auth::Keys(keeper.clone(), config.keys_max_age),
+        };
         let server = Server::new(listener, door(auth), tls.clone(), &config);
-        Ok(Self { server, owner: door(Auth::Owner), pool, keys, address, tls })
+        Ok(Self { server, owner: door(Auth::Owner), pool, rooms, meters, admin, address, tls })
     }
 
     /// Whether a proxy could listen on `address` now.
@@ -132,10 +174,22 @@ impl Proxy {
         self.address
     }
 
-    /// Routes for the node's control socket: `GET /keys`, `POST /keys` with `{"name": "..."}`, `DELETE /keys/{id}`, the
-    /// endpoint itself under `/v1/`, without a key, and `GET /metrics`.
+    /// Answers, from now on, what other proxies ask on the hop.
+    pub fn answer(&self, fellows: &Fellows) {
+        fellows.keep(self.rooms.keeper.clone());
+        fellows.meter(Some((self.meters.limits.clone(), self.meters.usage.clone())));
+    }
+
+    /// Where the admin API listens.
+    #[must_use]
+    pub fn admin_addr(&self) -> Option<SocketAddr> {
+        self.admin.as_ref().map(|(_, address)| *address)
+    }
+
+    /// Routes for the node's control socket: those of [`control::keys_routes`], the endpoint itself under `/v1/`, without
+    /// a key, and `GET /metrics`.
     pub fn control_routes(&self) -> axum::Router {
-        control::routes(self.keys.clone(), self.owner.clone())
+        control::keys_routes(self.rooms.clone()).merge(control::routes(self.owner.clone()))
     }
 
     /// Answers clients until `shutdown`, then finishes what is in flight, within [`Config::drain`].
@@ -152,8 +206,39 @@ impl Proxy {
                 tls.watch(finished.clone()).await;
             }
         };
-        tokio::join!(serve, self.pool.drive(finished.clone()), watch_keys(self.keys, finished.clone()), watch_tls);
+        let Rooms { keeper, .. } = self.rooms;
+        let keys = keeper.keys().clone();
+        let Meters { limits, usage } = self.meters;
+        // Large, and moved once each.
+        let keeping = Box::pin(keeper.run(finished.clone()));
+        let limiting = Box::pin(limits.run(finished.clone()));
+        let counting = Box::pin(usage.run(|| limits.others(), finished.clone()));
+        let admin = Box::pin(async {
+            if let Some((admin, _)) = self.admin {
+                admin.run(finished.clone()).await;
+            }
+        });
+        tokio::join!(
+            serve,
+            self.pool.drive(finished.clone()),
+            watch_keys(keys, finished.clone()),
+            keeping,
+            limiting,
+            counting,
+            admin,
+            watch_tls
+        );
     }
+}
+
+/// What commands about keys need where there is no endpoint; files beside the keys.
+///
+/// # Errors
+/// A file can't be opened.
+pub fn rooms(handle: Handle, keys: Keys) -> Result<Rooms, Error> {
+    let path = keys.beside("audit.jsonl");
+    let audit = Audit::open(&path).map_err(|source| Error::Audit { path: path.display().to_string(), source })?;
+    Ok(Rooms { keeper: Keeper::new(handle, keys)?, audit, usage: None })
 }
 
 fn bind(address: SocketAddr) -> io::Result<TcpListener> {

@@ -141,6 +141,9 @@ pub(crate) struct InviteArgs {
     /// With --role operator: a namespace in which the new member may create jobs, repeatable [default: all]
     #[arg(long = "namespace", value_name = "NAMESPACE", value_delimiter = ',', value_parser = namespace, requires = "roles")]
     pub(crate) namespaces: Vec<String>,
+    /// Let the new member make, change and revoke keys and tenants
+    #[arg(long)]
+    pub(crate) keys: bool,
     /// How long the token is good for: 30m, 24h, 7d
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = duration)]
     pub(crate) ttl: Duration,

@@ -2,10 +2,11 @@
 
 use super::{
     EngineArgs, PodJoinArgs,
-    values::{alias, fallback, multiaddr, seconds, socket_address, worker_threads},
+    values::{alias, duration, fallback, multiaddr, seconds, socket_address, worker_threads},
 };
 use clap::Args as ClapArgs;
 use dunlin_protocol::id::{ModelId, Name};
+use dunlin_proxy::Network;
 use libp2p::Multiaddr;
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -51,6 +52,16 @@ pub(crate) struct EndpointArgs {
     /// Ask for no key; only requests whose Host and Origin are this machine are taken then
     #[arg(long, env = "DUNLIN_NO_AUTH")]
     pub(crate) no_auth: bool,
+    /// Address of the admin API for keys, tenants and usage, such as 127.0.0.1:8481 [default: nowhere]
+    #[arg(long, env = "DUNLIN_ADMIN_HTTP", value_name = "ADDR:PORT", value_parser = socket_address)]
+    pub(crate) admin_http: Option<SocketAddr>,
+    /// Address or range of a proxy that is believed about where a request came from (X-Forwarded-For), repeatable
+    #[arg(long = "trusted-proxy", env = "DUNLIN_TRUSTED_PROXY", value_name = "NETWORK", value_delimiter = ',')]
+    pub(crate) trusted_proxies: Vec<Network>,
+    /// Take no key when none of the other endpoints was heard of for so long, since one may have been revoked: 10m, 1h, 7d
+    /// [default: take them for ever]
+    #[arg(long, env = "DUNLIN_KEYS_MAX_AGE", value_name = "TIME", value_parser = duration)]
+    pub(crate) keys_max_age: Option<Duration>,
     /// Longest wait for a replica's first byte before another is asked, seconds [default: what its runtime says]
     #[arg(long, env = "DUNLIN_FIRST_BYTE_TIMEOUT", value_name = "SECONDS", value_parser = seconds)]
     pub(crate) first_byte_timeout: Option<Duration>,

@@ -123,7 +123,7 @@ pub(super) fn seconds_or_never(text: &str) -> Result<Duration, String> {
     }
 }
 
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     const HELP: &str = "a number and a unit: 90s, 30m, 24h, 7d";
     let (number, unit) = text.split_at(text.trim_end_matches(char::is_alphabetic).len());
     let number: u64 = number.parse().map_err(|_| HELP.to_owned())?;

@@ -80,6 +80,9 @@ async fn start(home: &Path) -> Result<Service> {
     let endpoint = EndpointSettings {
         http: (Ipv4Addr::LOCALHOST, 0).into(),
         no_auth: false,
+        keys_max_age: None,
+        trusted_proxies: Vec::new(),
+        admin: None,
         first_byte_timeout: None,
         inter_token_timeout: None,
         names: Default::default(),

@@ -36,6 +36,7 @@ async fn from_node(args: InviteArgs, home: &Path) -> Result<String> {
         ttl_s: Some(args.ttl.as_secs()),
         uses: Some(args.uses),
         namespaces: args.namespaces,
+        keys: args.keys,
     };
     let answer: Invitation = connect(home).await?.post("/invite", &asked).await?;
     Ok(answer.token)
@@ -88,6 +89,7 @@ fn offline(args: InviteArgs, home: &Path) -> Result<String> {
         life: args.ttl,
         uses: args.uses,
         namespaces: args.namespaces,
+        keys: args.keys,
     };
     let token = issuer.invite(&options, args.address, clock::unix_s(), &mut rand::make_rng::<rand::rngs::StdRng>())?;
     Ok(token.to_text()?)

@@ -13,7 +13,7 @@ use dunlin_protocol::{
     id::{ModelId, Role, Roles},
     runtime::Catalogue,
 };
-use dunlin_proxy::{Proxy, keys::Keys, responses::Responses};
+use dunlin_proxy::{Fellows, Keeper, Proxy, keys::Keys, responses::Responses};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeSet, net::SocketAddr, path::Path, time::Duration};
 use tokio_util::sync::CancellationToken;
@@ -108,6 +108,8 @@ pub(crate) struct Service {
     node: Node,
     agent: Option<Agent>,
     proxy: Option<Proxy>,
+    /// Where keys are kept without an endpoint.
+    keeper: Option<Keeper>,
     control: control::Server,
     shutdown: CancellationToken,
 }
@@ -129,7 +131,8 @@ impl Service {
         config.external = plan.node.external;
         config.bootstrap = plan.node.peers;
         config.mdns = plan.node.mdns;
-        let (node, handle) = Node::start(config, on_hop).await?;
+        let fellows = Fellows::default();
+        let (node, handle) = Node::start(config, on_hop.merge(fellows.router())).await?;
         let (to_kill, to_tell) = (engines.clone(), handle.clone());
         let shutdown = signals::shutdown(move || async move {
             // A node that is too busy to hang up is left at that.
@@ -142,12 +145,22 @@ impl Service {
 
         let mut extra = super::logs::routes(handle.clone(), routes.clone());
         extra = extra.merge(super::adapters::routes(handle.clone(), routes));
-        let (mut proxy, mut keys) = (None, None);
+        let (mut proxy, mut keys, mut keeper) = (None, None, None);
         if let Some(endpoint) = &plan.endpoint {
             let opened = Keys::open(&super::keys::file(&home))?;
             let started = start_proxy(endpoint, &home, responses.clone(), handle.clone(), opened.clone())?;
+            started.answer(&fellows);
             extra = extra.merge(started.control_routes());
             (proxy, keys) = (Some(started), Some(opened));
+        } else if handle.members().own().keeps_keys() {
+            // Whoever may make keys can do so without an endpoint of its own.
+            let rooms = dunlin_proxy::rooms(handle.clone(), Keys::open(&super::keys::file(&home))?)?;
+            fellows.keep(rooms.keeper.clone());
+            fellows.count_nothing();
+            keeper = Some(rooms.keeper.clone());
+            extra = extra.merge(dunlin_proxy::control::keys_routes(rooms));
+        } else {
+            fellows.keep_nothing();
         }
         let scheme =
             if plan.endpoint.as_ref().is_some_and(|endpoint| endpoint.tls.is_some()) { "https" } else { "http" };
@@ -158,7 +171,7 @@ impl Service {
         };
         extra = extra.merge(super::status::routes(process.clone(), engines));
         let control = control::Server::bind(&home, handle.clone(), extra)?;
-        Ok(Self { handle, keys, process, node, agent, proxy, control, shutdown })
+        Ok(Self { handle, keys, process, node, agent, proxy, keeper, control, shutdown })
     }
 
     /// Runs until a signal, then ends the parts in the order in which they depend on each other: first the endpoint and
@@ -178,8 +191,13 @@ impl Service {
                 proxy.run(front.clone()).await;
             }
         };
+        let keeping = async {
+            if let Some(keeper) = self.keeper {
+                Box::pin(keeper.run(front.clone())).await;
+            }
+        };
         let parts = async {
-            tokio::join!(agent, proxy, front.cancelled());
+            tokio::join!(agent, proxy, keeping, front.cancelled());
             end_of_node.cancel();
         };
         let (_, _, ended) =
@@ -223,6 +241,9 @@ fn start_proxy(
     let config = dunlin_proxy::Config {
         http: endpoint.http,
         no_auth: endpoint.no_auth,
+        keys_max_age: endpoint.keys_max_age,
+        trusted_proxies: endpoint.trusted_proxies.clone(),
+        admin: endpoint.admin,
         first_byte: endpoint.first_byte_timeout,
         inter_token: endpoint.inter_token_timeout,
         names: endpoint.names.clone(),
@@ -290,6 +311,9 @@ pub(crate) fn address_lines(service: &Service) -> Vec<String> {
     lines.extend(service.handle.listen_addresses().iter().map(|address| format!("listening {address}")));
     if let Some(endpoint) = &service.process.endpoint {
         lines.push(format!("endpoint  {endpoint}/v1"));
+    }
+    if let Some(address) = service.proxy.as_ref().and_then(Proxy::admin_addr) {
+        lines.push(format!("admin     http://{address}/admin/v1 (with a key of `dunlin keys create --admin`)"));
     }
     if let Some(address) = service.agent.as_ref().and_then(Agent::metrics_addr) {
         lines.push(format!("metrics   http://{address}/metrics (of the engines)"));

@@ -101,7 +101,7 @@ fn a_frozen_proxy_gives_its_slots_back_and_goes_on_later() {
     let engine = DemoEngine::start(&sandbox, "engine", &["--tokens-per-second", "20", "--slots", "2"]);
     let mesh = Mesh::new(&sandbox, &[]);
     let agent = mesh.agent_of("a", &engine);
-    let token = mesh.proxy.home.ask(&["invite", "--role", "proxy"]);
+    let token = mesh.proxy.home.ask(&["invite", "--role", "proxy", "--keys"]);
     let home = crate::harness::node::Home::new(&sandbox, "other");
     home.join(&token);
     let other = home.start(&[&["proxy", "--http", "127.0.0.1:0"], &crate::harness::node::LOOPBACK[..]].concat());

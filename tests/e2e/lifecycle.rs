@@ -65,7 +65,7 @@ fn a_rolling_restart_of_everything_is_not_noticed() {
     let home = Home::new(&sandbox, "proxy-a");
     home.ask(&["mesh", "create"]);
     let first = home.start(&args_a);
-    let token = first.home.ask(&["invite", "--role", "proxy"]);
+    let token = first.home.ask(&["invite", "--role", "proxy", "--keys"]);
     let invitations = [0, 1].map(|_| first.home.ask(&["invite", "--role", "agent"]));
     let second = Home::new(&sandbox, "proxy-b");
     second.join(&token);

@@ -40,7 +40,7 @@ fn members_that_never_met_find_each_other() {
     let engine = DemoEngine::start(&sandbox, "engine", &[]);
     let mesh = Mesh::new(&sandbox, &[]);
     let _agent = mesh.agent_of("a", &engine);
-    let home = mesh.member("second-proxy", &["--role", "proxy"]);
+    let home = mesh.member("second-proxy", &["--role", "proxy", "--keys"]);
     let second = home.start(&[&["proxy", "--http", "127.0.0.1:0"], &LOOPBACK[..]].concat());
     let endpoint = second.endpoint();
     let start = Instant::now();

@@ -57,7 +57,8 @@ impl<'a> Scene<'a> {
         let first = start(first, &PROXY, &hosts[0], &[]);
         let member = |name: &str, role: &str, host: &Host| {
             let home = Home::within(sandbox, name, &host.namespace);
-            home.join(&first.home.ask(&["invite", "--role", role]));
+            let keys = (role == "proxy").then_some("--keys");
+            home.join(&first.home.ask(&["invite", "--role", role].into_iter().chain(keys).collect::<Vec<_>>()));
             home
         };
         let agent = |name: &str, host: &Host| start(member(name, "agent", host), &AGENT, host, &ENGINE);

@@ -106,6 +106,20 @@ impl Client {
         self.json(Method::POST, path, body).await
     }
 
+    /// Any method with a JSON body, JSON back.
+    ///
+    /// # Errors
+    /// The node hung up, refused, or answered something else.
+    pub async fn send<T: DeserializeOwned>(
+        &mut self,
+        method: Method,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, Error> {
+        let body = Bytes::from(serde_json::to_vec(body)?);
+        self.json(method, path, body).await
+    }
+
     /// `DELETE path`, JSON back.
     ///
     /// # Errors

@@ -120,6 +120,9 @@ pub struct Invite {
     pub uses: Option<u32>,
     /// For the role operator: its namespaces; all when empty.
     pub namespaces: Vec<String>,
+    /// Whether they may make keys.
+    #[serde(default)]
+    pub keys: bool,
 }
 
 /// Answer to `POST /invite`.
@@ -242,6 +245,7 @@ async fn invite(State(handle): State<Handle>, Json(asked): Json<Invite>) -> Resp
         life: asked.ttl_s.map_or(defaults.life, Duration::from_secs),
         uses: asked.uses.unwrap_or(defaults.uses),
         namespaces: asked.namespaces,
+        keys: asked.keys,
     };
     match handle.invite(options).await {
         Ok(token) => match token.to_text() {

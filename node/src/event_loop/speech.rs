@@ -9,7 +9,7 @@ use crate::{
     record_store,
     registration::Statement,
 };
-use dunlin_protocol::{announcement::ReplicaState, certificate::Chain, topic::Topic};
+use dunlin_protocol::{announcement::ReplicaState, certificate::Chain, key::SignedKeyStatement, topic::Topic};
 use futures::StreamExt;
 use libp2p::kad;
 use std::{
@@ -122,6 +122,13 @@ impl EventLoop {
         match message.encode() {
             Ok(data) => self.gossip(gossip::mesh_topic(), data),
             Err(error) => tracing::warn!(%error, "message not gossiped"),
+        }
+    }
+
+    pub(super) fn tell_key(&mut self, signed: &SignedKeyStatement) {
+        match signed.encode() {
+            Ok(data) => self.gossip(gossip::keys_topic(), data),
+            Err(error) => tracing::warn!(%error, "statement about a key not gossiped"),
         }
     }
 

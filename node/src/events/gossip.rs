@@ -10,10 +10,11 @@ use dunlin_protocol::{
     announcement::ReplicaState,
     certificate::Chain,
     id::PeerId,
+    key::SignedKeyStatement,
     revocation::{Merged, SignedRevocation},
 };
 use libp2p::gossipsub::{Event, Message, MessageAcceptance, MessageId};
-use std::time::Instant;
+use std::{sync::Arc, time::Instant};
 
 impl EventLoop {
     pub(crate) fn on_gossip(&mut self, event: Event) {
@@ -49,6 +50,7 @@ impl EventLoop {
             Some(Learnt::Directory(event)) => self.learn_from(source, *event),
             Some(Learnt::Revocation(revocation)) => acceptance = self.on_revocation(*revocation),
             Some(Learnt::Certificate(chain)) => acceptance = self.on_certificate(source, &chain),
+            Some(Learnt::Key(signed)) => acceptance = self.on_key_statement(*signed),
             None => {}
         }
         // False means that the message was forgotten meanwhile, which is harmless.
@@ -74,6 +76,21 @@ impl EventLoop {
             Err(error) => {
                 tracing::info!(%error, "revocation refused");
                 MessageAcceptance::Reject
+            }
+        }
+    }
+
+    fn on_key_statement(&self, signed: SignedKeyStatement) -> MessageAcceptance {
+        match self.members.verify_key_statement(&signed, clock::unix_s()) {
+            Ok(statement) => {
+                // An error means that this process has no use for it.
+                let _ = self.shared.key_statements.send(Arc::new((statement, signed)));
+                MessageAcceptance::Accept
+            }
+            Err(error) => {
+                tracing::info!(%error, "statement about a key refused");
+                // Its signer may be known elsewhere.
+                MessageAcceptance::Ignore
             }
         }
     }

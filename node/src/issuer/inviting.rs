@@ -34,19 +34,23 @@ pub struct InvitationOptions {
     pub uses: u32,
     /// For the role operator: the namespaces, or [`EVERY_NAMESPACE`].
     pub namespaces: Vec<String>,
+    /// Whether they may make keys ([`certificate::KEYS`]).
+    pub keys: bool,
 }
 
 impl InvitationOptions {
     /// As certificates say it. An operator of no namespace in particular is one of all of them.
     fn capabilities(&self) -> Vec<String> {
+        let mut capabilities = if self.keys { vec![certificate::KEYS.to_owned()] } else { Vec::new() };
         if !self.roles.contains(Role::Operator) {
-            return Vec::new();
+            return capabilities;
         }
         let named = |namespace: &str| format!("{NAMESPACE}{namespace}");
         match self.namespaces.is_empty() {
-            true => vec![named(EVERY_NAMESPACE)],
-            false => self.namespaces.iter().map(|namespace| named(namespace)).collect(),
+            true => capabilities.push(named(EVERY_NAMESPACE)),
+            false => capabilities.extend(self.namespaces.iter().map(|namespace| named(namespace))),
         }
+        capabilities
     }
 }
 
@@ -54,7 +58,7 @@ impl Default for InvitationOptions {
     /// One machine that serves and asks, within a day.
     fn default() -> Self {
         let roles = Roles::from_iter([Role::Agent, Role::Proxy]);
-        Self { roles, models: Models::Any, life: INVITATION_LIFE, uses: 1, namespaces: Vec::new() }
+        Self { roles, models: Models::Any, life: INVITATION_LIFE, uses: 1, namespaces: Vec::new(), keys: false }
     }
 }
 

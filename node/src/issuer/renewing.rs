@@ -140,7 +140,9 @@ impl Issuer {
     ) -> Result<Chain, Error> {
         let branch = delegation.and_then(|signed| Branch::verified(signed, &self.0.mesh).ok());
         let delegated = branch.is_some_and(|branch| branch.check(revocations, now).is_ok());
-        let capabilities = if delegated { vec![certificate::DELEGATE.to_owned()] } else { Vec::new() };
+        // The keys that it made remain its to change.
+        let mut capabilities = vec![certificate::KEYS.to_owned()];
+        capabilities.extend(delegated.then(|| certificate::DELEGATE.to_owned()));
         let (roles, models, name) = (own.roles, own.models.clone(), own.name.clone());
         self.issue(
             Grant { subject: self.0.peer, roles, models, capabilities, name, life: CERTIFICATE_LIFE },

@@ -34,6 +34,8 @@ proptest! {
             Route::Agents,
             Route::Adapters,
             Route::Responses,
+            Route::Keys,
+            Route::Limits,
         ] {
             prop_assert!(!route.allows(roles) || route.allows(roles.with(role)));
         }

@@ -1,9 +1,11 @@
 //! The body of an answer: bytes at hand, a replica's stream passed straight through, or a stream that has begun before
 //! its replica has.
 
+mod guarded;
 mod held;
 mod relay;
 
+pub(crate) use guarded::Guarded;
 pub(crate) use held::{Held, Outcome};
 pub(crate) use relay::{Relay, Watched};
 
@@ -32,6 +34,8 @@ pub(crate) enum Body {
     Held(Box<Held>),
     /// Any of them, of a request that counts as in flight until the client has all of it.
     Counted(Box<(Body, OwnedSemaphorePermit)>),
+    /// One of these that may have to end early.
+    Guarded(Box<Guarded>),
 }
 
 impl Body {
@@ -59,6 +63,7 @@ impl http_body::Body for Body {
             Self::Relay(relay) => Pin::new(relay.as_mut()).poll_frame(cx),
             Self::Held(held) => Pin::new(held.as_mut()).poll_frame(cx),
             Self::Counted(counted) => return Pin::new(&mut counted.0).poll_frame(cx),
+            Self::Guarded(guarded) => return guarded.poll_frame(cx),
         };
         stall::note(if frame.is_pending() { stall::Body::Waits } else { stall::Body::Yielded });
         frame
@@ -70,6 +75,7 @@ impl http_body::Body for Body {
             Self::Relay(relay) => relay.is_end_stream(),
             Self::Held(_) => false,
             Self::Counted(counted) => counted.0.is_end_stream(),
+            Self::Guarded(guarded) => guarded.is_end_stream(),
         }
     }
 
@@ -79,6 +85,7 @@ impl http_body::Body for Body {
             Self::Relay(relay) => relay.size_hint(),
             Self::Held(_) => SizeHint::default(),
             Self::Counted(counted) => counted.0.size_hint(),
+            Self::Guarded(guarded) => guarded.size_hint(),
         }
     }
 }

@@ -2,15 +2,19 @@
 
 use super::{
     Door, Story,
-    answer::Body,
+    answer::{Body, Guarded},
     endpoint::{Dialect, Inference, Payload as Kind},
     engine_error, headers, step_of, stream,
 };
 use crate::{
+    auth::Auth,
     balance::Want,
     dispatch::Ask,
     errors::{Error, engine::Said},
+    keys::{self, Grant},
     late::Priority,
+    limits::estimate,
+    meter::Meter,
     prompt::{self, Prompt},
     request::{
         self, Peek,
@@ -37,6 +41,8 @@ pub(super) struct Incoming {
     pub(super) parts: Parts,
     /// The client's, where it has one.
     pub(super) address: Option<IpAddr>,
+    /// What its key grants; `None` where no key is asked for.
+    pub(super) grant: Option<Arc<Grant>>,
     pub(super) id: HeaderValue,
     /// When its head had come.
     pub(super) since: Instant,
@@ -54,6 +60,7 @@ struct Wanted {
     ask_usage: Option<AskUsage>,
     tenant: u64,
     memory: Option<Share>,
+    meter: Option<Arc<Meter>>,
 }
 
 impl Door {
@@ -86,21 +93,29 @@ impl Door {
     {
         let (body, memory) = self.read(&mut request.parts.headers, body, request.address).await?;
         let Peek { model, model_at, stream, previous, prompt, ask_usage } = peek(body.clone()).await?;
+        story.model = Some(model.clone());
+        let grant = request.grant.clone();
+        let generates = generates(request.parts.uri.path());
+        let meter = self.metered(grant.as_ref(), &model, || estimate::tokens(&body, generates), request.since).await?;
         let (tenant, owner) = (prompt::hash(memory.tenant()), responses::tag(memory.tenant()));
         let pinned = match previous.filter(|_| endpoint.dialect == Dialect::Responses) {
             Some(id) => Some(self.place(&id, owner).await?.replica()),
             None => None,
         };
-        let wanted = Wanted { pinned, owner, model, model_at, prompt, stream, ask_usage, tenant, memory: Some(memory) };
+        let memory = Some(memory);
+        let wanted =
+            Wanted { pinned, owner, model, model_at, prompt, stream, ask_usage, tenant, memory, meter: meter.clone() };
         let mut ask = self.ask(endpoint, request, Payload::Whole(body), wanted, story)?;
         let (path, model) = (ask.path.path().to_owned(), ask.want.model.clone());
-        let response = if stream {
-            stream::answer(self.dispatcher.clone(), ask, self.silence).await?
+        let answered = if stream {
+            stream::answer(self.dispatcher.clone(), ask, self.silence).await
         } else {
-            self.dispatcher.dispatch(&mut ask).await?.map(|relay| Body::Relay(Box::new(relay)))
+            self.dispatcher.dispatch(&mut ask).await.map(|answer| answer.map(|relay| Body::Relay(Box::new(relay))))
         };
+        let response = self.settled(answered, meter.as_ref())?;
         story.step = step_of(&response);
-        Ok(shaped(response, endpoint, &path, &model).await)
+        let response = shaped(response, endpoint, &path, &model).await;
+        Ok(self.guarded(response, grant.as_ref(), stream.then_some(endpoint.dialect)))
     }
 
     /// The request goes out as soon as its model is known; what is still to come follows.
@@ -120,6 +135,7 @@ impl Door {
         }
         let form = Form::of(head.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default())?;
         let named = headers::model(head)?;
+        let (grant, since) = (request.grant.clone(), request.since);
         let tenant = self.auth.tenant(head, request.address);
         let upload = Upload::new(&tenant, body.size_hint().exact(), &self.uploads)?;
         let (answer, path, model, received) = {
@@ -137,7 +153,11 @@ impl Door {
                     model = upload.model() => model.ok_or(form::Error::NoModel)?,
                 },
             };
+            story.model = Some(model.clone());
+            // What an upload takes, its engine counts.
+            let meter = self.metered(grant.as_ref(), &model, || 0, since).await?;
             let wanted = Wanted {
+                meter: meter.clone(),
                 pinned: None,
                 owner: responses::tag(&tenant),
                 model,
@@ -159,7 +179,7 @@ impl Door {
                             done?;
                             received = true;
                         }
-                        answer = answering.as_mut() => break answer?,
+                        answer = answering.as_mut() => break self.settled(answer, meter.as_ref())?,
                     }
                 }
             };
@@ -176,7 +196,44 @@ impl Door {
         if !received {
             body::discard(body).await;
         }
+        Ok(self.guarded(response, grant.as_ref(), None))
+    }
+
+    /// Takes a request from the limits of its key, if that opens the model. `tokens`: an estimate of what it may use.
+    pub(super) async fn metered(
+        &self,
+        grant: Option<&Arc<Grant>>,
+        model: &ModelId,
+        tokens: impl FnOnce() -> i64,
+        since: Instant,
+    ) -> Result<Option<Arc<Meter>>, Error> {
+        if !keys::allows(grant, model) {
+            return Err(Error::ModelNotAllowed(model.clone()));
+        }
+        let Some(grant) = grant else { return Ok(None) };
+        self.meters.admit(grant, model, tokens, since).await.map(Some)
+    }
+
+    /// Says what is left to the key; a request that no replica could be had for counts against no limit.
+    pub(super) fn settled<B>(
+        &self,
+        answered: Result<Response<B>, Error>,
+        meter: Option<&Arc<Meter>>,
+    ) -> Result<Response<B>, Error> {
+        if let (Some(meter), Err(error)) = (meter, &answered) {
+            meter.unserved(!matches!(error, Error::ModelNotFound { .. }));
+        }
+        let mut response = answered?;
+        if let Some(meter) = meter {
+            meter.tell(response.headers_mut());
+        }
         Ok(response)
+    }
+
+    /// An answer that ends when its key is revoked for now and not only for new requests.
+    fn guarded(&self, response: Response<Body>, grant: Option<&Arc<Grant>>, events: Option<Dialect>) -> Response<Body> {
+        let (Some(grant), Auth::Keys(keeper, _)) = (grant, &self.auth) else { return response };
+        response.map(|body| Body::Guarded(Box::new(Guarded::new(body, keeper.keys().clone(), &grant.key.id, events))))
     }
 
     fn ask(
@@ -187,8 +244,10 @@ impl Door {
         wanted: Wanted,
         story: &mut Story,
     ) -> Result<Ask, Error> {
-        let Incoming { parts, id, since, .. } = request;
-        let Wanted { pinned, owner, model: asked, model_at, mut prompt, stream, ask_usage, tenant, memory } = wanted;
+        let Incoming { parts, id, since, grant, .. } = request;
+        let Wanted { pinned, owner, model: asked, model_at, mut prompt, stream, ask_usage, tenant, memory, meter } =
+            wanted;
+        let priority = grant.map_or_else(Priority::default, |grant| Priority(grant.key.priority));
         let model = self.names.resolve(&asked).clone();
         let fallbacks = if pinned.is_none() { self.names.fallbacks(&model).to_vec() } else { Vec::new() };
         story.model = Some(model.clone());
@@ -200,20 +259,14 @@ impl Door {
             headers: parts.headers,
             body,
             memory,
-            want: Want {
-                model: asked.clone(),
-                tenant,
-                priority: Priority::default(),
-                prompt: Arc::new(prompt),
-                stream,
-            },
+            want: Want { model: asked.clone(), tenant, priority, prompt: Arc::new(prompt), stream },
             asked,
             model_at,
             fallbacks,
             pinned,
             owner,
             ask_usage,
-            account: None,
+            account: meter.as_ref().map(Meter::account),
             dialect: endpoint.dialect,
             id,
             since,
@@ -241,6 +294,11 @@ impl Door {
             Some(coding) => Ok(inflate::inflated(body, coding, self.bodies.body, share).await?),
         }
     }
+}
+
+/// Whether the answers of a path are what a model generates.
+fn generates(path: &str) -> bool {
+    ["completions", "responses", "messages"].iter().any(|end| path.trim_end_matches('/').ends_with(end))
 }
 
 /// Reads what must be known of the body.

@@ -17,16 +17,18 @@ struct Joined<'a> {
     replicas: usize,
 }
 
-/// `GET /v1/models`: by name, and then the aliases.
-pub(super) fn list(directory: &Directory, names: &Names, started: u64) -> Value {
+/// `GET /v1/models`: by name, and then the aliases; those that `may` be asked for.
+pub(super) fn list(directory: &Directory, names: &Names, may: impl Fn(&ModelId) -> bool, started: u64) -> Value {
     let mut models: BTreeMap<&ModelId, Joined<'_>> = BTreeMap::new();
     for replica in ready(directory) {
         for served in &replica.models {
             models.entry(&served.id).or_insert_with(|| Joined::new(served, replica)).join(served);
         }
     }
-    let aliases = names.aliases().filter_map(|(alias, model)| Some(models.get(model)?.to_json(alias, started)));
-    let data: Vec<Value> = models.iter().map(|(id, model)| model.to_json(id, started)).chain(aliases).collect();
+    let aliases = names.aliases().filter_map(|(alias, model)| Some((alias, models.get(model)?)));
+    let named = models.iter().map(|(id, model)| (*id, model)).chain(aliases);
+    let data: Vec<Value> =
+        named.filter(|(name, _)| may(name)).map(|(name, model)| model.to_json(name, started)).collect();
     json!({"object": "list", "data": data})
 }
 
@@ -143,7 +145,7 @@ mod tests {
         ] {
             directory.apply(event, Instant::now());
             assert_eq!(count(&directory), models);
-            assert_eq!(list(&directory, &Names::default(), 7)["data"].as_array().unwrap().len(), models);
+            assert_eq!(list(&directory, &Names::default(), |_| true, 7)["data"].as_array().unwrap().len(), models);
             assert_eq!(one(&directory, &Names::default(), &a, 7).is_some(), models == 2);
             assert_eq!(one(&directory, &Names::default(), &b, 7).unwrap()["replicas"], replicas);
         }
@@ -157,7 +159,7 @@ mod tests {
         announce(&mut directory, ReplicaState::Ready, &[("a/b", Some(2048))]);
         announce(&mut directory, ReplicaState::Starting, &[("later", None)]);
         let names = Names::new([(id("alias"), id("a/b"))].into(), [].into()).unwrap();
-        let list = list(&directory, &names, 7);
+        let list = list(&directory, &names, |_| true, 7);
         let expected = json!({"object": "list", "data": [
             {"id": "a/b", "object": "model", "created": 7, "owned_by": "vllm", "replicas": 2, "max_model_len": 2048},
             {"id": "a/b-lora", "object": "model", "created": 7, "owned_by": "vllm", "replicas": 1, "parent": "a/b"},

@@ -13,6 +13,7 @@ use crate::{
     dispatch::Ask,
     errors::{Error, engine::Said},
     late::Priority,
+    meter::Meter,
     prompt::{self, Prompt},
     request::payload::Payload,
     responses::{self, Place},
@@ -38,10 +39,11 @@ impl Door {
         request: Incoming,
         story: &mut Story,
     ) -> Result<Response<Body>, Error> {
-        let Incoming { parts, address, id, since } = request;
+        let Incoming { parts, address, grant, id, since } = request;
         let tenant = self.auth.tenant(&parts.headers, address);
         let place = self.place(&stored.id, responses::tag(&tenant)).await?;
         story.model = Some(place.model.clone());
+        let meter = self.metered(grant.as_ref(), &place.model, || 0, since).await?;
         let forgets = parts.method == Method::DELETE;
         let path = parts.uri.path_and_query().cloned().unwrap_or(PathAndQuery::from_static("/"));
         let said = path.path().to_owned();
@@ -55,7 +57,7 @@ impl Door {
             want: Want {
                 model: model.clone(),
                 tenant: prompt::hash(&tenant),
-                priority: Priority::default(),
+                priority: grant.map_or_else(Priority::default, |grant| Priority(grant.key.priority)),
                 prompt: Arc::new(Prompt::default()),
                 stream: false,
             },
@@ -65,12 +67,13 @@ impl Door {
             pinned: Some(place.replica()),
             owner: responses::tag(&tenant),
             ask_usage: None,
-            account: None,
+            account: meter.as_ref().map(Meter::account),
             dialect: Dialect::Responses,
             id,
             since,
         };
-        let response = self.dispatcher.dispatch(&mut ask).await?.map(|relay| Body::Relay(Box::new(relay)));
+        let answered = self.dispatcher.dispatch(&mut ask).await;
+        let response = self.settled(answered, meter.as_ref())?.map(|relay| Body::Relay(Box::new(relay)));
         story.step = step_of(&response);
         if forgets && response.status().is_success() {
             self.dispatcher.responses.forget(&stored.id);

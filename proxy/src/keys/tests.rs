@@ -85,3 +85,96 @@ fn what_another_process_writes_is_noticed() {
     assert!(ours.refresh().unwrap());
     assert_eq!(ours.check(&made.key), Verdict::Revoked);
 }
+
+/// A mesh of one, whose machine may make keys.
+fn member(scratch: &Scratch, home: &str) -> dunlin_node::mesh::Mesh {
+    use dunlin_node::{mesh, state::StateDir};
+    let state = StateDir::open(scratch.0.join(home)).unwrap();
+    mesh::create(&state, dunlin_protocol::id::Roles::NONE, None, clock::unix_s()).unwrap();
+    mesh::load(&state, clock::unix_s()).unwrap()
+}
+
+#[test]
+fn keys_of_a_file_without_statements_become_everybodys() {
+    let scratch = Scratch::new("migrate");
+    let keys = Keys::open(&scratch.file()).unwrap();
+    let (old, ended) = (keys.create("old").unwrap(), keys.create("ended").unwrap());
+    keys.revoke(&ended.about.id).unwrap();
+    assert!(keys.list().unwrap().iter().all(|key| key.local));
+    keys.belong_to_state(member(&scratch, "home")).unwrap();
+    assert_eq!((keys.check(&old.key), keys.check(&ended.key)), (Verdict::Valid, Verdict::Revoked));
+    assert!(keys.list().unwrap().iter().all(|key| !key.local));
+    let (whole, said) = keys.in_buckets(&(0..=u8::MAX).collect::<Vec<_>>(), usize::MAX).unwrap();
+    assert_eq!((whole, said.len()), (256, 2));
+
+    drop(keys);
+    let again = Keys::open(&scratch.file()).unwrap();
+    assert_eq!((again.check(&old.key), again.check(&ended.key)), (Verdict::Valid, Verdict::Revoked));
+    assert!(again.was_synced().unwrap());
+}
+
+#[test]
+fn what_one_file_says_another_takes_in_any_order_and_once() {
+    let scratch = Scratch::new("replica");
+    let keys = Keys::open(&scratch.file()).unwrap();
+    keys.belong_to_state(member(&scratch, "home")).unwrap();
+    let (made, first) = keys.make(NewKey { name: "a".into(), ..NewKey::default() }).unwrap();
+    let limit = KeyChange { requests_per_minute: Some(Some(60)), ..KeyChange::default() };
+    let (_, second) = keys.edit(&made.about.id, limit).unwrap();
+    let (_, third) = keys.end(&made.about.id, false).unwrap();
+    assert!(matches!(keys.edit(&made.about.id, KeyChange::default()), Err(Error::Final(_))));
+    let copy = Keys::open(&scratch.0.join("copy.db")).unwrap();
+    let told = |all: &[&Signed]| {
+        let all = all.iter().flat_map(|said| said.iter());
+        all.map(|signed| (signed.statement.peek().unwrap(), signed.clone())).collect::<Vec<_>>()
+    };
+    assert_eq!(copy.take(told(&[&second, &first])).unwrap(), 1, "the later one only");
+    assert_eq!(copy.check(&made.key), Verdict::Valid);
+    assert_eq!(copy.key(&made.about.id).unwrap().limits.requests_per_minute, Some(60));
+    assert_eq!(copy.take(told(&[&third])).unwrap(), 1);
+    assert_eq!(copy.take(told(&[&second, &first])).unwrap(), 0, "revoked is final");
+    assert_eq!(copy.check(&made.key), Verdict::Revoked);
+    assert_eq!(copy.buckets(), keys.buckets());
+    assert!(!copy.was_synced().unwrap(), "what came by chance is not all");
+    assert!(matches!(copy.make(NewKey { priority: 1, ..NewKey::default() }), Err(Error::Invalid(_))));
+}
+
+#[test]
+fn expired_and_admin_keys_open_no_endpoint() {
+    let scratch = Scratch::new("kinds");
+    let keys = Keys::open(&scratch.file()).unwrap();
+    keys.belong_to_state(member(&scratch, "home")).unwrap();
+    let now = clock::unix_s();
+    let (soon, _) = keys.make(NewKey { expires: Some(now + 60), ..NewKey::default() }).unwrap();
+    assert!(keys.admit(&soon.key, KeyKind::Client, now + 59).is_ok());
+    assert_eq!(keys.admit(&soon.key, KeyKind::Client, now + 60).unwrap_err(), Verdict::Expired);
+    assert!(matches!(keys.make(NewKey { expires: Some(now), ..NewKey::default() }), Err(Error::Invalid(_))));
+    let (admin, _) = keys.make(NewKey { kind: KeyKind::Admin, ..NewKey::default() }).unwrap();
+    assert!(admin.key.starts_with("admin-dunlin-"));
+    assert_eq!(keys.check(&admin.key), Verdict::Unknown);
+    assert!(keys.admit(&admin.key, KeyKind::Admin, now).is_ok());
+    assert_eq!(keys.admit(&soon.key, KeyKind::Admin, now).unwrap_err(), Verdict::Unknown);
+    assert!(matches!(
+        keys.make(NewKey { tenant: Some("t".into()), ..NewKey::default() }),
+        Err(Error::UnknownTenant(_))
+    ));
+}
+
+#[test]
+fn the_longest_pattern_has_the_price() {
+    let scratch = Scratch::new("prices");
+    let keys = Keys::open(&scratch.file()).unwrap();
+    keys.belong_to_state(member(&scratch, "home")).unwrap();
+    let price = |models: &str, prompt, cached| {
+        let models = dunlin_protocol::pattern::Pattern::new(models).unwrap();
+        keys.set_price(&Price { models, prompt, completion: 3.0, cached }).unwrap()
+    };
+    price("*", 1.0, None);
+    price("Qwen/*", 2.0, Some(0.5));
+    assert_eq!(keys.cost_micros("llama", 1_000_000, 0, 500_000), 1_000_000);
+    assert_eq!(keys.cost_micros("Qwen/x", 1_000_000, 1_000_000, 500_000), 1_000_000 + 250_000 + 3_000_000);
+    keys.remove_price("Qwen/*").unwrap();
+    assert_eq!(keys.cost_micros("Qwen/x", 1_000_000, 0, 0), 1_000_000);
+    price("Qwen/*", 4.0, None);
+    assert_eq!(keys.cost_micros("Qwen/x", 1_000_000, 0, 0), 4_000_000, "a price can be set again");
+}

@@ -1,12 +1,15 @@
 //! The text of a key, and how it is checked.
 
 use super::Error;
+use dunlin_protocol::key::KeyKind;
 use rand::TryRng;
 use sha2::{Digest, Sha256};
 use std::fmt;
 use subtle::ConstantTimeEq;
 
 const PREFIX: &str = "sk-dunlin-";
+/// What opens the admin API looks different, so that nobody gives it to a client by mistake.
+const ADMIN_PREFIX: &str = "admin-dunlin-";
 const ID_BYTES: usize = 5;
 const SECRET_BYTES: usize = 32;
 /// Longest text that is looked at.
@@ -17,15 +20,20 @@ pub(super) struct Token {
     /// Says which key it is.
     pub(super) id: String,
     secret: String,
+    prefix: &'static str,
 }
 
 impl Token {
     /// A new key from the system's randomness.
-    pub(super) fn random() -> Result<Self, Error> {
+    pub(super) fn random(kind: KeyKind) -> Result<Self, Error> {
         let mut bytes = [0; ID_BYTES + SECRET_BYTES];
         rand::rngs::SysRng.try_fill_bytes(&mut bytes).map_err(|error| Error::Random(error.to_string()))?;
         let (id, secret) = bytes.split_at(ID_BYTES);
-        Ok(Self { id: base32(id), secret: base32(secret) })
+        let prefix = match kind {
+            KeyKind::Client => PREFIX,
+            KeyKind::Admin => ADMIN_PREFIX,
+        };
+        Ok(Self { id: base32(id), secret: base32(secret), prefix })
     }
 
     /// What is kept.
@@ -36,7 +44,7 @@ impl Token {
 
 impl fmt::Display for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{PREFIX}{}-{}", self.id, self.secret)
+        write!(f, "{}{}-{}", self.prefix, self.id, self.secret)
     }
 }
 
@@ -46,7 +54,7 @@ pub(super) fn parse(key: &str) -> Option<(&str, &str)> {
     if key.len() > LONGEST {
         return None;
     }
-    key.strip_prefix(PREFIX)?.split_once('-')
+    key.strip_prefix(PREFIX).or_else(|| key.strip_prefix(ADMIN_PREFIX))?.split_once('-')
 }
 
 /// Whether `secret` has this digest, in a time that doesn't depend on how much of it is right.

@@ -123,7 +123,8 @@ impl Mesh {
         let path = self.folder.join(format!("agent-{}", COUNT.fetch_add(1, Ordering::Relaxed)));
         let roles = Roles::from_iter([Role::Agent]);
         let life = Duration::from_secs(600);
-        let invited = InvitationOptions { roles, models: Models::Any, life, uses: 1, namespaces: Vec::new() };
+        let invited =
+            InvitationOptions { roles, models: Models::Any, life, uses: 1, namespaces: Vec::new(), keys: false };
         let token = self.proxy.invite(invited).await.unwrap();
         let state = StateDir::open(&path).unwrap();
         let (chain, _) = join::join(&token, &state.identity().unwrap(), None).await.unwrap();
