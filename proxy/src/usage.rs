@@ -1,7 +1,7 @@
 //! What keys have used: counted here, kept by all proxies, summed for whoever asks.
 //!
 //! Each process of a proxy has rows of its own, by key, model and hour, which only grow. They are on its disk within half
-//! a second and on all others within a second or two, merged by maximum there ([`store`]). Budgets look at the sums of the
+//! a second and on all others within a second or two, merged by maximum there (`store`). Budgets look at the sums of the
 //! month, in memory.
 
 mod calendar;
