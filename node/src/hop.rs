@@ -12,6 +12,7 @@ mod budget;
 mod client;
 mod coalesce;
 mod fault;
+mod gather;
 mod keeper;
 mod line;
 mod pulse;
