@@ -14,7 +14,7 @@ use dunlin_protocol::{
     id::{ModelId, ReplicaId},
     runtime::Tokenize,
 };
-use futures::future::BoxFuture;
+use futures::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header};
 use http_body_util::{BodyExt, Limited};
 use std::{
@@ -25,10 +25,12 @@ use tokio::time;
 
 /// How often one stream may go on elsewhere.
 const LOSSES: usize = 3;
-/// How long a count of tokens is waited for.
+/// How long a count of tokens is waited for, once everybody has been asked.
 const COUNT: Duration = Duration::from_secs(2);
+/// How long the last one asked has before the next one is asked too.
+const COUNT_ALONE: Duration = Duration::from_millis(200);
 /// Replicas that are asked for one.
-const COUNTERS: usize = 2;
+const COUNTERS: usize = 8;
 /// Largest answer to that, bytes: engines list every token.
 const COUNT_BYTES: usize = 4 << 20;
 
@@ -224,16 +226,24 @@ impl Dispatcher {
         Err(Refusal::Failed(format!("another replica answered {} instead of a stream", answer.status())))
     }
 
-    /// How many tokens the text has that `rest` goes on from, by one of those who may.
+    /// How many tokens the text has that `rest` goes on from, by one of those who may. One that does not answer soon is
+    /// not waited for alone: the client's stream stands still meanwhile.
     async fn count(&self, ask: &Ask, able: &[ReplicaId], way: &Tokenize, rest: &Rest) -> Option<u64> {
         let body = rest.count(way, ask.want.model.as_str());
-        for replica in able.iter().take(COUNTERS) {
-            let count = self.count_at(*replica, ask, way, body.clone());
-            if let Ok(Some(count)) = time::timeout(COUNT, count).await {
-                return Some(count);
+        let mut others = able.iter().take(COUNTERS);
+        let mut asked = FuturesUnordered::new();
+        loop {
+            let next = others.next();
+            asked.extend(next.map(|replica| self.count_at(*replica, ask, way, body.clone())));
+            let patience = if next.is_some() { COUNT_ALONE } else { COUNT };
+            match time::timeout(patience, asked.next()).await {
+                Ok(Some(Some(count))) => return Some(count),
+                Ok(None) => return None,
+                Err(_) if next.is_none() => return None,
+                // It can't say, or takes its time.
+                Ok(Some(None)) | Err(_) => {}
             }
         }
-        None
     }
 
     async fn count_at(&self, replica: ReplicaId, ask: &Ask, way: &Tokenize, body: Bytes) -> Option<u64> {
