@@ -23,3 +23,14 @@ pub mod revision;
 pub mod rollout;
 pub mod settings;
 pub mod world;
+
+/// A client of the cluster. It speaks TLS with the cryptography of everything else here; with several in one executable
+/// rustls takes none by itself.
+///
+/// # Errors
+/// The configuration names files or certificates that can't be used.
+pub fn connect(cluster: kube::Config) -> Result<kube::Client, kube::Error> {
+    // Somebody has chosen already: that will do.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    kube::Client::try_from(cluster)
+}

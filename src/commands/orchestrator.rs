@@ -27,7 +27,7 @@ pub(crate) async fn run(args: OrchestratorArgs) -> Result<()> {
         terms: Terms::default(),
     };
     let stop = signals::shutdown(|| async {})?;
-    let client = kube::Client::try_from(cluster).context("the cluster can't be spoken to")?;
+    let client = dunlin_k8s::connect(cluster).context("the cluster can't be spoken to")?;
     tracing::info!(identity = config.identity, namespace = config.namespace, "orchestrator; waits for the lease");
     controller::run(client, config, Arc::new(Readiness), stop).await;
     Ok(())

@@ -133,7 +133,7 @@ impl Cluster {
     async fn real(path: &str) -> Self {
         let kubeconfig = Kubeconfig::read_from(path).expect("a kubeconfig");
         let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
-        let client = Client::try_from(config).unwrap();
+        let client = dunlin_k8s::connect(config).unwrap();
         let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
         for crd in crds() {
             let name = crd.name_any();

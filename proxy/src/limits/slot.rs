@@ -152,6 +152,8 @@ impl Slot {
             let waiting = if waiting[kind] > 0 { waiting[kind] + at_hand } else { 0 };
             let kept = match lease.left {
                 _ if !warm => 0,
+                // What does not run is free at once, for whoever asks first.
+                0 if kind == CONCURRENT => 0,
                 // Where all is used up, what lies idle here is what somebody waits for elsewhere.
                 0 => lease.missed.min(lease.lately.max(at_hand) * 2),
                 _ => lease.lately.max(at_hand),

@@ -46,8 +46,9 @@ async fn with_engine() -> (Mesh, Engine, crate::mesh::Agent) {
 }
 
 fn statuses(answer: &str) -> Vec<&str> {
-    // An answer may begin right behind the body of the one before.
-    answer.match_indices("HTTP/1.").map(|(at, _)| &answer[at + 9..at + 12]).collect()
+    // An answer may begin right behind the body of the one before, which may speak of HTTP itself.
+    let statuses = answer.match_indices("HTTP/1.").filter_map(|(at, _)| answer.get(at + 9..at + 12));
+    statuses.filter(|status| status.bytes().all(|byte| byte.is_ascii_digit())).collect()
 }
 
 #[tokio::test]
