@@ -221,7 +221,7 @@ fn members_find_each_other_again_without_the_one_by_which_they_met() {
     let members = [fixed("agent", &["agent", "--engine", &url]), fixed("proxy", &["proxy", "--http", "127.0.0.1:0"])];
     let mut members = members.map(|(home, args)| {
         let role = args[0].clone();
-        home.join(&first.home.ask(&["invite", "--role", &role]));
+        home.join(&first.home.ask(&["invite", "--keys", "--role", &role]));
         let node = home.start(&args.iter().map(String::as_str).collect::<Vec<_>>());
         (node, args)
     });

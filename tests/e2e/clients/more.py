@@ -26,9 +26,9 @@ def raises(kind, call):
 
 
 def messages():
-    whole = claude.messages.create(model="tinykjv", max_tokens=12, temperature=0, messages=PROMPT)
+    whole = claude.messages.create(model="tinykjv", max_tokens=12, extra_body={"temperature": 0}, messages=PROMPT)
     assert whole.content[0].text and whole.usage.output_tokens > 0 and whole.usage.input_tokens > 0, whole
-    with claude.messages.stream(model="tinykjv", max_tokens=12, temperature=0, messages=PROMPT) as stream:
+    with claude.messages.stream(model="tinykjv", max_tokens=12, extra_body={"temperature": 0}, messages=PROMPT) as stream:
         text = "".join(stream.text_stream)
         last = stream.get_final_message()
     assert text == whole.content[0].text, (text, whole)
