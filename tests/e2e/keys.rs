@@ -8,7 +8,10 @@ use crate::harness::{
     sandbox::Sandbox,
     wait_for,
 };
-use std::time::{Duration, Instant};
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, Instant},
+};
 
 const PROXY: [&str; 3] = ["proxy", "--http", "127.0.0.1:0"];
 /// What README and docs/keys.md promise.
@@ -135,17 +138,20 @@ fn a_change_has_happened_or_not_when_its_proxy_is_killed() {
     let mut printed = Vec::new();
     for round in 0..3 {
         let process = mesh.proxy.process.id();
+        // Without a node keys are made in its folder: somebody has to say when it is enough.
+        let killed = AtomicBool::new(false);
         let made = std::thread::scope(|scope| {
             let home = &mesh.proxy.home;
             let maker = scope.spawn(|| {
                 let mut made = Vec::new();
-                loop {
+                while !killed.load(Ordering::Relaxed) {
                     let output = home.run(&["keys", "create", "--name", "again"]);
                     if !output.status.success() {
                         return made;
                     }
                     made.push(String::from_utf8(output.stdout).unwrap().trim().to_owned());
                 }
+                made
             });
             std::thread::sleep(Duration::from_millis(300 + 170 * round));
             rustix::process::kill_process(
@@ -153,6 +159,7 @@ fn a_change_has_happened_or_not_when_its_proxy_is_killed() {
                 rustix::process::Signal::KILL,
             )
             .unwrap();
+            killed.store(true, Ordering::Relaxed);
             maker.join().unwrap()
         });
         printed.extend(made);
