@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_wakes_the_task_once_a_poll() {
+    fn a_flush_wakes_the_task_once() {
         struct Count(std::sync::atomic::AtomicUsize);
         impl futures::task::ArcWake for Count {
             fn wake_by_ref(this: &std::sync::Arc<Self>) {
@@ -181,14 +181,11 @@ mod tests {
         let waker = futures::task::waker(std::sync::Arc::clone(&count));
         let mut cx = Context::from_waker(&waker);
         let mut gather = gather(usize::MAX);
-        for polls in 1..3 {
-            for _ in 0..3 {
-                assert!(Pin::new(&mut gather).poll_write(&mut cx, &[0; 10]).is_ready());
-                assert!(Pin::new(&mut gather).poll_flush(&mut cx).is_ready());
-            }
-            assert_eq!(count.0.load(std::sync::atomic::Ordering::Relaxed), polls);
-            poll(&mut gather);
+        for _ in 0..3 {
+            assert!(Pin::new(&mut gather).poll_write(&mut cx, &[0; 10]).is_ready());
+            assert!(Pin::new(&mut gather).poll_flush(&mut cx).is_ready());
         }
+        assert_eq!(count.0.load(std::sync::atomic::Ordering::Relaxed), 1);
     }
 
     #[test]
