@@ -12,7 +12,6 @@ mod budget;
 mod client;
 mod coalesce;
 mod fault;
-mod gather;
 mod keeper;
 mod line;
 mod pulse;

@@ -3,7 +3,6 @@
 use super::{
     PROTOCOL,
     client::Shared,
-    gather::Gather,
     line::Link,
     pulse::{Heard, Pulse},
 };
@@ -61,7 +60,7 @@ async fn run(shared: &Shared, peer: PeerId, connection: Connection) -> Result<()
     let deadline = shared.settings.open;
     let stream = shared.control.open(peer, Some(connection.id), PROTOCOL, deadline).await?;
     let pulse = Arc::<Pulse>::default();
-    let io = TokioIo::new(Heard::new(Gather::new(stream), Arc::clone(&pulse)).compat());
+    let io = TokioIo::new(Heard::new(stream, Arc::clone(&pulse)).compat());
     let handshake = shared.settings.client(shared.tasks.clone()).handshake(io);
     let (sender, http) = match tokio::time::timeout(deadline, handshake).await {
         Ok(Ok(pair)) => pair,

@@ -5,7 +5,6 @@
 
 use super::{
     BoxError, Coalesce, Settings,
-    gather::Gather,
     pulse::{Heard, Pulse},
     refusal::Refusal,
     stall::Guard,
@@ -146,7 +145,7 @@ async fn serve_connection(inbound: Inbound, front: Front, settings: &Settings, s
     let peer = inbound.peer;
     let guard = Guard::new(TaskTracker::new(), settings.stall);
     let pulse = Arc::<Pulse>::default();
-    let io = TokioIo::new(Heard::new(Gather::new(inbound.stream), Arc::clone(&pulse)).compat());
+    let io = TokioIo::new(Heard::new(inbound.stream, Arc::clone(&pulse)).compat());
     let mut http = pin!(settings.server(guard).serve_connection(io, front));
     let serving = async {
         tokio::select! {
