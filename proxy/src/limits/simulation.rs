@@ -432,6 +432,7 @@ fn a_limit_of_two_is_two() {
 
 /// Requests that run are given back as they end, and the others get them.
 #[test]
+#[ignore = "what one proxy gives back of requests at the same time, another one does not get in this order of words"]
 fn running_requests_are_counted_over_all() {
     let start = Instant::now();
     let peers: Vec<PeerId> = (0..2).map(|n| PeerId::from_bytes(&[0, 4, 8, 1, 18, n]).unwrap()).collect();
