@@ -14,6 +14,7 @@ mod budget;
 mod config;
 mod continuation;
 pub mod control;
+mod database;
 mod dispatch;
 mod eject;
 mod errors;

@@ -3,12 +3,11 @@
 //! A change is one transaction: after a kill in its middle it has happened or it has not.
 
 use super::Error;
+use crate::database::{self, Refused};
 use dunlin_protocol::key::{KeyStatement, SignedKeyStatement};
 use rusqlite::{Connection, OptionalExtension, params};
-use std::{fs::OpenOptions, os::unix::fs::OpenOptionsExt, path::Path, time::Duration};
+use std::path::Path;
 
-/// How long a write waits for another process.
-const BUSY: Duration = Duration::from_secs(5);
 /// `key` holds what was made before there was a mesh, or by a version that had no statements: known to this file only.
 const SCHEMA: &str = "
     CREATE TABLE IF NOT EXISTS key (
@@ -48,25 +47,13 @@ pub(super) struct Store {
 impl Store {
     pub(super) fn open(path: &Path) -> Result<Self, Error> {
         let shown = path.display().to_string();
-        // Made by hand, so that it is never readable by others, not even for a moment.
-        OpenOptions::new()
-            .create(true)
-            .append(true)
-            .mode(0o600)
-            .open(path)
-            .map_err(|source| Error::File { path: shown.clone(), source })?;
-        let opened = Connection::open(path).and_then(|db| {
-            db.busy_timeout(BUSY)?;
-            db.pragma_update(None, "journal_mode", "WAL")?;
-            db.pragma_update(None, "synchronous", "FULL")?;
-            db.execute_batch(SCHEMA)?;
-            let seen = data_version(&db)?;
-            Ok((db, seen))
-        });
-        match opened {
-            Ok((db, seen)) => Ok(Self { db, path: shown, seen }),
-            Err(source) => Err(Error::Database { path: shown, source }),
-        }
+        let database = |source| Error::Database { path: shown.clone(), source };
+        let db = database::open(path, "FULL", SCHEMA).map_err(|refused| match refused {
+            Refused::File(source) => Error::File { path: shown.clone(), source },
+            Refused::Database(source) => database(source),
+        })?;
+        let seen = data_version(&db).map_err(database)?;
+        Ok(Self { db, path: shown, seen })
     }
 
     pub(super) fn insert_local(&mut self, key: &LocalKey) -> Result<(), Error> {

@@ -1,14 +1,14 @@
 //! The SQLite file that keeps usage: rows of all proxies, each as its own one stored it last.
 
+use crate::database::{self, Refused};
 use dunlin_protocol::{
     id::PeerId,
     ledger::{Counter, Counts, UsageRow},
     limits,
 };
 use rusqlite::{Connection, Row, params};
-use std::{fs::OpenOptions, os::unix::fs::OpenOptionsExt, path::Path, time::Duration};
+use std::path::Path;
 
-const BUSY: Duration = Duration::from_secs(5);
 const SCHEMA: &str = "
     CREATE TABLE IF NOT EXISTS usage (
         origin TEXT NOT NULL, epoch INTEGER NOT NULL, key TEXT NOT NULL, model TEXT NOT NULL, hour INTEGER NOT NULL,
@@ -80,23 +80,11 @@ fn counts(row: &Row<'_>, first: usize) -> rusqlite::Result<Counts> {
 impl Store {
     pub(super) fn open(path: &Path) -> Result<Self, Error> {
         let shown = path.display().to_string();
-        OpenOptions::new()
-            .create(true)
-            .append(true)
-            .mode(0o600)
-            .open(path)
-            .map_err(|source| Error::File { path: shown.clone(), source })?;
-        let opened = Connection::open(path).and_then(|db| {
-            db.busy_timeout(BUSY)?;
-            db.pragma_update(None, "journal_mode", "WAL")?;
-            // What a process has written outlives its kill; a failure of power may take the last second.
-            db.pragma_update(None, "synchronous", "NORMAL")?;
-            db.execute_batch(SCHEMA)?;
-            Ok(db)
-        });
-        match opened {
+        // What a process has written outlives its kill; a failure of power may take the last second.
+        match database::open(path, "NORMAL", SCHEMA) {
             Ok(db) => Ok(Self { db, path: shown }),
-            Err(source) => Err(Error::Database { path: shown, source }),
+            Err(Refused::File(source)) => Err(Error::File { path: shown, source }),
+            Err(Refused::Database(source)) => Err(Error::Database { path: shown, source }),
         }
     }
 
