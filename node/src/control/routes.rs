@@ -98,7 +98,7 @@ pub struct ModelInfo {
     pub ready: usize,
     /// Of the others, those whose engine served and fails now.
     pub unhealthy: usize,
-    /// Of the ready ones, those that go on with a partial answer to the letter.
+    /// Of the ready ones, those known to go on with a partial answer to the letter: proved, and their weights known.
     pub exact: usize,
     /// Slots of the ready ones.
     pub slots: u32,
@@ -217,7 +217,8 @@ async fn models(State(handle): State<Handle>) -> Json<Vec<ModelInfo>> {
                 info.unhealthy += usize::from(replica.state == ReplicaState::Unhealthy);
                 if usable {
                     info.ready += 1;
-                    info.exact += usize::from(replica.continuation == Continuation::Exact);
+                    // A record says that it goes on, but not from which weights: only its announcement does.
+                    info.exact += usize::from(replica.continuation == Continuation::Exact && served.root.is_some());
                     info.slots += u32::from(replica.slots);
                     info.in_flight += replica.load.as_ref().map_or(0, |(report, _)| u32::from(report.in_flight));
                 }
