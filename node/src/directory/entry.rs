@@ -5,9 +5,9 @@
 use super::{EXPIRY, PeerEntry, RECORDS_PER_REPLICA, Reachability, Replica};
 use dunlin_protocol::{
     announcement::{Announcement, ReplicaState, ServedModel},
-    id::{ModelId, ReplicaId, Version},
+    id::{ModelId, ReplicaId, RuntimeName, Version},
     load::LoadReport,
-    record::RecordState,
+    record::{Continuation, RecordState},
 };
 use std::{collections::BTreeMap, time::Instant};
 
@@ -17,6 +17,8 @@ pub(super) struct Entry {
     announcement: Option<(Announcement, Instant)>,
     records: BTreeMap<ModelId, Record>,
     load: Option<(LoadReport, Instant)>,
+    /// The connection was lost since the announcement: another process, with other weights, may be there by now.
+    unconfirmed: bool,
     view: Option<Replica>,
 }
 
@@ -29,7 +31,7 @@ struct Record {
 
 impl Entry {
     pub(super) fn new(id: ReplicaId) -> Self {
-        Self { id, announcement: None, records: BTreeMap::new(), load: None, view: None }
+        Self { id, announcement: None, records: BTreeMap::new(), load: None, unconfirmed: false, view: None }
     }
 
     pub(super) fn view(&self) -> Option<&Replica> {
@@ -53,6 +55,7 @@ impl Entry {
             return false;
         }
         self.announcement = Some((announcement, now + EXPIRY));
+        self.unconfirmed = false;
         true
     }
 
@@ -69,6 +72,16 @@ impl Entry {
     pub(super) fn report(&mut self, report: LoadReport, now: Instant) -> bool {
         if self.load.as_ref().is_some_and(|(known, _)| known.version >= report.version) {
             return false;
+        }
+        // Of the process that announced: it is still that one.
+        if self.unconfirmed
+            && self.announcement.as_ref().is_some_and(|(said, _)| said.version.epoch == report.version.epoch)
+        {
+            self.unconfirmed = false;
+            let continuation = self.continuation();
+            if let Some(view) = &mut self.view {
+                view.continuation = continuation;
+            }
         }
         self.load = Some((report, now));
         // Reports come ten times a second and may not cost what deriving all models anew costs.
@@ -109,8 +122,11 @@ impl Entry {
     }
 
     pub(super) fn set_reachability(&mut self, reachability: Reachability) {
+        self.unconfirmed |= reachability == Reachability::Disconnected;
+        let continuation = self.continuation();
         if let Some(view) = &mut self.view {
             view.reachability = reachability;
+            view.continuation = continuation;
         }
     }
 
@@ -130,22 +146,13 @@ impl Entry {
             return None;
         }
         let newest = self.newest_live();
-        let (runtime, continuation) = match (announced, newest) {
-            (Some(said), Some((version, RecordState::Live { runtime, continuation, .. })))
-                if version > said.version =>
-            {
-                (runtime.clone(), *continuation)
-            }
-            (Some(said), _) => (Some(said.runtime.clone()), said.continuation),
-            (None, Some((_, RecordState::Live { runtime, continuation, .. }))) => (runtime.clone(), *continuation),
-            (None, _) => return None,
-        };
+        let (runtime, _) = self.engine()?;
         let version = announced.map(|said| said.version).max(newest.map(|(version, _)| version)).unwrap_or_default();
         Some(Replica {
             id: self.id,
             state,
-            runtime,
-            continuation,
+            runtime: runtime.cloned(),
+            continuation: self.continuation(),
             slots: self.slots(),
             models,
             version,
@@ -153,6 +160,28 @@ impl Entry {
             reachability: peer.reachability,
             load: self.load.clone(),
         })
+    }
+
+    /// What the newest statement says of the engine.
+    fn engine(&self) -> Option<(Option<&RuntimeName>, Continuation)> {
+        let announced = self.announcement.as_ref().map(|(said, _)| said);
+        match (announced, self.newest_live()) {
+            (Some(said), Some((version, RecordState::Live { runtime, continuation, .. })))
+                if version > said.version =>
+            {
+                Some((runtime.as_ref(), *continuation))
+            }
+            (Some(said), _) => Some((Some(&said.runtime), said.continuation)),
+            (None, Some((_, RecordState::Live { runtime, continuation, .. }))) => {
+                Some((runtime.as_ref(), *continuation))
+            }
+            (None, _) => None,
+        }
+    }
+
+    fn continuation(&self) -> Continuation {
+        let said = self.engine().map_or(Continuation::None, |(_, continuation)| continuation);
+        if self.unconfirmed { Continuation::None } else { said }
     }
 
     /// `None` when the replica has left.

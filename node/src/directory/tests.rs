@@ -496,3 +496,35 @@ fn a_flood_from_one_source_leaves_what_others_hand_over() {
     assert!(newcomers.iter().all(|peer| first.contains(peer)), "among the first to be dialled");
     assert!(directory.strangers().count() <= unproven::PEERS);
 }
+
+#[test]
+fn what_a_lost_process_proved_counts_once_it_is_heard_again() {
+    let peer = PEERS[0];
+    let exact = |seq| {
+        let Event::Announcement(mut said) = announcement(seq, ReplicaState::Ready, &["m"]) else { unreachable!() };
+        said.continuation = Continuation::Exact;
+        Event::Announcement(said)
+    };
+    let reported = |epoch| {
+        let Event::Load { from, mut report } = report(peer, 9, 0) else { unreachable!() };
+        report.version.epoch = epoch;
+        Event::Load { from, report }
+    };
+    let mut directory = after([exact(1)]);
+    let mut goes_on = |event| {
+        directory.apply(event, Instant::now());
+        directory.replicas(&model("m")).next().map(|replica| replica.continuation)
+    };
+    let connected = || Event::Connected { peer, relayed: false };
+    assert_eq!(goes_on(connected()), Some(Continuation::Exact));
+    assert_eq!(goes_on(Event::Suspect { peer }), Some(Continuation::Exact));
+    assert_eq!(goes_on(Event::Disconnected { peer }), Some(Continuation::None));
+    // Whoever answers there now may have other weights.
+    assert_eq!(goes_on(connected()), Some(Continuation::None));
+    assert_eq!(goes_on(reported(1)), Some(Continuation::Exact), "the same process");
+    goes_on(Event::Disconnected { peer });
+    assert_eq!(goes_on(exact(2)), Some(Continuation::Exact), "said anew");
+    goes_on(Event::Disconnected { peer });
+    goes_on(connected());
+    assert_eq!(goes_on(reported(2)), None, "another process, which has said nothing of its models yet");
+}
