@@ -7,6 +7,7 @@ pub mod appointment;
 pub mod certificate;
 pub mod codec;
 pub mod delegation;
+pub mod endpoint;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 pub mod hello;

@@ -2,6 +2,7 @@
 //! official SDKs expect (they retry 408, 409, 429 and 5xx, and heed `Retry-After`).
 
 pub(crate) mod engine;
+pub(crate) mod events;
 mod paths;
 
 use crate::{

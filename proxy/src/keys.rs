@@ -7,6 +7,7 @@
 
 mod author;
 mod change;
+mod error;
 mod replica;
 mod store;
 pub(crate) mod sync;
@@ -22,6 +23,7 @@ use dunlin_protocol::{
     id::ModelId,
     key::{self as wire, About, KeyKind, KeyStatement, SignedKeyStatement},
 };
+pub use error::Error;
 use serde::{Deserialize, Serialize};
 use std::{
     path::{Path, PathBuf},
@@ -36,77 +38,6 @@ pub(crate) use table::{DEFAULT_TENANT, Grant, State};
 pub const KEYS: usize = 100_000;
 /// Tenants, and prices.
 pub const TENANTS: usize = 10_000;
-
-/// Why keys could not be read or changed.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// SQLite refused.
-    #[error("key database {path}: {source}")]
-    Database {
-        /// The file.
-        path: String,
-        /// What SQLite says.
-        source: rusqlite::Error,
-    },
-    /// The file's mode could not be set.
-    #[error("key database {path}: {source}")]
-    File {
-        /// The file.
-        path: String,
-        /// What the system says.
-        source: std::io::Error,
-    },
-    /// No key has this id.
-    #[error("no key has the id {0:?}; `dunlin keys list` shows all")]
-    Unknown(String),
-    /// No tenant has this name.
-    #[error("there is no tenant {0:?}; `dunlin tenants create` makes one, `dunlin tenants list` shows all")]
-    UnknownTenant(String),
-    /// No price has this pattern.
-    #[error("there is no price for {0:?}; `dunlin prices list` shows all")]
-    UnknownPrice(String),
-    /// There is one already.
-    #[error("there is a tenant {0:?} already, or was")]
-    TenantExists(String),
-    /// It has keys.
-    #[error("tenant {tenant:?} has {keys} keys in force; revoke them first, or remove it with its keys")]
-    TenantHasKeys {
-        /// Its name.
-        tenant: String,
-        /// How many.
-        keys: usize,
-    },
-    /// What is final does not change.
-    #[error("{0} was revoked or removed, which is final; make another one")]
-    Final(String),
-    /// The name is too long.
-    #[error("the name of a key may have at most {NAME_CHARS} characters")]
-    Name,
-    /// Something else that may not be.
-    #[error("{0}")]
-    Invalid(String),
-    /// The mesh is full.
-    #[error("there are {KEYS} keys already; no more fit")]
-    TooMany,
-    /// More tenants or prices than fit.
-    #[error("there are {TENANTS} tenants or prices already; no more fit")]
-    TooManyTenants,
-    /// This machine's word about keys does not count.
-    #[error(
-        "this machine may not make or change keys; run the command where the mesh was made, or invite a machine for it \
-         with `dunlin invite --keys`"
-    )]
-    NotAllowed,
-    /// The key is of an older version and only this proxy knows it.
-    #[error("key {0} is known to this proxy only and can be revoked, not changed; make a new one for all proxies")]
-    OnlyHere(String),
-    /// The statement can't be made.
-    #[error(transparent)]
-    Statement(#[from] wire::Error),
-    /// The system gave no randomness.
-    #[error("the system gives no random numbers: {0}")]
-    Random(String),
-}
 
 /// A key just made. The only time that its text is known.
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -21,7 +21,7 @@ use futures::{StreamExt, stream};
 use http::{Method, StatusCode, header};
 use http_body_util::{BodyExt, Limited};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use std::{path::Path, time::Duration};
+use std::{collections::BTreeSet, path::Path, time::Duration};
 use tower::ServiceExt;
 
 /// Path at an agent.
@@ -99,10 +99,13 @@ impl Shared {
         let agents: Vec<PeerId> = match peer {
             Some(peer) => vec![peer],
             None => {
+                // Whoever serves something is an agent, also before its record of that role was looked up.
+                let known = self.handle.directory().read(|directory| {
+                    let serving = directory.all_replicas().map(|replica| replica.id.peer);
+                    directory.members(Role::Agent).chain(serving).collect::<BTreeSet<_>>()
+                });
                 let own = self.handle.peer_id();
-                let others =
-                    self.handle.directory().read(|directory| directory.members(Role::Agent).collect::<Vec<_>>());
-                others.into_iter().filter(|peer| *peer != own).chain([own]).collect()
+                known.into_iter().filter(|peer| *peer != own).chain([own]).collect()
             }
         };
         let asking = stream::iter(agents).map(|peer| {

@@ -23,6 +23,7 @@ use axum::{
 };
 use dunlin_protocol::{
     announcement::ReplicaState,
+    endpoint::{self, Inference},
     hop::{BOUNDS, GUESS, LINE, LOAD, MODEL, PROMPT, REPLICA_INDEX, model_from_header},
     id::ModelId,
     load,
@@ -36,12 +37,6 @@ use std::{
 
 /// What the hop puts before the engine's own path.
 const PREFIX: &str = "/engine";
-/// Questions that cost the engine next to nothing, and take no slot.
-const FREE: [&str; 4] = ["/tokenize", "/detokenize", "/apply-template", "/v1/messages/count_tokens"];
-/// Paths that every engine with adapters answers: where one says 404, it is the adapter that it doesn't have.
-const GENERATES: [&str; 2] = ["/v1/chat/completions", "/v1/completions"];
-/// The same of stored responses, cancelling one included.
-const FREE_BELOW: &str = "/v1/responses/";
 
 /// `/engine/*`.
 pub(super) async fn engine(State(service): State<Arc<Service>>, request: Request) -> Response {
@@ -114,8 +109,7 @@ async fn forward(service: &Arc<Service>, replica: &Arc<Replica>, request: Reques
     let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
     let path = path.strip_prefix(PREFIX).unwrap_or(path);
     let engine_path = head.uri.path().strip_prefix(PREFIX).unwrap_or_default().to_owned();
-    let is_free = FREE.contains(&engine_path.as_str()) || engine_path.starts_with(FREE_BELOW);
-    let takes_slot = head.method == Method::POST && !is_free;
+    let takes_slot = head.method == Method::POST && !endpoint::is_free(&engine_path);
     let ask_usage = usage::asked(&replica.runtime(), &head.method, &engine_path, &mut head.headers);
     let body = match ask_usage {
         Some(at) => Body::new(Asking::new(body, at)),
@@ -146,7 +140,7 @@ async fn forward(service: &Arc<Service>, replica: &Arc<Replica>, request: Reques
         }
     };
     if begun.0.status() == StatusCode::NOT_FOUND
-        && GENERATES.contains(&engine_path.as_str())
+        && endpoint::at(&engine_path).is_some_and(Inference::is_completion)
         && replica.is_adapter(&model)
     {
         // It was there a moment ago: another replica may have it, or this one load it again.

@@ -121,7 +121,7 @@ impl Dispatcher {
         if is_stream {
             answer.headers_mut().remove(header::CONTENT_LENGTH);
         }
-        let watch = is_stream.then(|| Watched::new(ask.dialect, deadlines));
+        let watch = is_stream.then(|| Watched::new(ask.dialect, ask.want.model.clone(), deadlines));
         let mut tally =
             Tally::new(ask.want.model.clone(), ask.want.prompt.bytes, self.metrics.clone(), ask.account.clone());
         if !status.is_success() || failing {

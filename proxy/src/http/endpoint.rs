@@ -1,41 +1,10 @@
-//! The paths that the front door answers: one table, from which requests are recognised, `/openapi.json` is made, and
-//! against which `docs/api.md` is held.
+//! The paths that the front door answers: those of engines from the one table of `dunlin_protocol::endpoint`, and its own.
+//! `/openapi.json` is made from them, and `docs/api.md` held against them.
 
 use crate::errors::Error;
-use dunlin_protocol::{hop, id::ModelId};
+pub(crate) use dunlin_protocol::endpoint::{Dialect, INFERENCE, Inference, Payload};
+use dunlin_protocol::{endpoint, hop, id::ModelId};
 use http::Method;
-
-/// In whose terms an endpoint speaks of errors, and how its streams end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Dialect {
-    /// Chat, completions, embeddings, and whatever engines add.
-    OpenAi,
-    /// OpenAI's `/v1/responses`.
-    Responses,
-    /// Anthropic's `/v1/messages`.
-    Messages,
-    /// Speech and images: OpenAI's errors, but streams with an end of their own, which not every engine sends.
-    Media,
-}
-
-/// What a request's body is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Payload {
-    /// A JSON object with a `model`.
-    Json,
-    /// `multipart/form-data` with a field `model`.
-    Form,
-}
-
-/// A path that goes to a replica of the model that its body names.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Inference {
-    pub(crate) path: &'static str,
-    pub(crate) dialect: Dialect,
-    pub(crate) payload: Payload,
-    /// One line for the documentation.
-    pub(crate) about: &'static str,
-}
 
 /// What is asked of a stored response.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,40 +34,6 @@ pub(crate) enum Endpoint {
     OpenApi,
 }
 
-const fn json(path: &'static str, dialect: Dialect, about: &'static str) -> Inference {
-    Inference { path, dialect, payload: Payload::Json, about }
-}
-
-const fn form(path: &'static str, about: &'static str) -> Inference {
-    Inference { path, dialect: Dialect::Media, payload: Payload::Form, about }
-}
-
-/// Paths that go to a replica. All take `POST`.
-pub(crate) const INFERENCE: [Inference; 22] = [
-    json("/v1/chat/completions", Dialect::OpenAi, "OpenAI's chat"),
-    json("/v1/completions", Dialect::OpenAi, "OpenAI's completions"),
-    json("/v1/embeddings", Dialect::OpenAi, "OpenAI's embeddings"),
-    json("/v1/responses", Dialect::Responses, "OpenAI's responses"),
-    json("/v1/messages", Dialect::Messages, "Anthropic's messages"),
-    json("/v1/messages/count_tokens", Dialect::Messages, "how many tokens a message has"),
-    form("/v1/audio/transcriptions", "speech to text"),
-    form("/v1/audio/translations", "speech to English text"),
-    json("/v1/audio/speech", Dialect::Media, "text to speech"),
-    json("/v1/images/generations", Dialect::Media, "text to images"),
-    form("/v1/images/edits", "images and text to images"),
-    json("/v1/rerank", Dialect::OpenAi, "documents by relevance, Jina's way"),
-    json("/v2/rerank", Dialect::OpenAi, "documents by relevance, Cohere's way"),
-    json("/rerank", Dialect::OpenAi, "documents by relevance"),
-    json("/v1/score", Dialect::OpenAi, "similarity of texts"),
-    json("/score", Dialect::OpenAi, "similarity of texts"),
-    json("/pooling", Dialect::OpenAi, "hidden states, as vLLM pools them"),
-    json("/classify", Dialect::OpenAi, "classes of texts"),
-    json("/v1/moderations", Dialect::OpenAi, "OpenAI's moderations"),
-    json("/tokenize", Dialect::OpenAi, "the tokens of a text"),
-    json("/detokenize", Dialect::OpenAi, "the text of tokens"),
-    json("/apply-template", Dialect::OpenAi, "a chat as the model reads it, llama.cpp's way"),
-];
-
 /// Paths that the proxy answers itself, or that are about one response: methods, path, what it is.
 pub(crate) const OTHERS: [(&str, &str, &str); 9] = [
     ("GET", "/v1/responses/{id}", "a stored response, from the replica that holds it"),
@@ -113,7 +48,6 @@ pub(crate) const OTHERS: [(&str, &str, &str); 9] = [
 ];
 
 const MODELS: &str = "/v1/models";
-const RESPONSES: &str = "/v1/responses/";
 const READ: &str = "GET, HEAD, OPTIONS";
 const SEND: &str = "POST, OPTIONS";
 const READ_OR_FORGET: &str = "GET, DELETE, OPTIONS";
@@ -140,10 +74,10 @@ impl Endpoint {
     }
 
     fn at(path: &str) -> Option<Self> {
-        if let Some(inference) = INFERENCE.iter().find(|known| known.path == path) {
+        if let Some(inference) = endpoint::at(path) {
             return Some(Self::Inference(inference));
         }
-        if let Some(rest) = path.strip_prefix(RESPONSES) {
+        if let Some(rest) = path.strip_prefix(endpoint::STORED) {
             return stored(rest);
         }
         match path {
@@ -243,11 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn each_path_stands_once() {
-        let mut paths: Vec<_> = INFERENCE.iter().map(|known| known.path).collect();
-        paths.sort_unstable();
-        paths.dedup();
-        assert_eq!(paths.len(), INFERENCE.len());
+    fn whatever_the_table_names_is_found() {
         for known in &INFERENCE {
             assert_eq!(Endpoint::of(&Method::POST, known.path).unwrap(), Endpoint::Inference(known));
         }

@@ -27,6 +27,7 @@ use crate::{
 };
 use bytes::Bytes;
 use dunlin_protocol::{
+    endpoint::Work,
     hop::AskUsage,
     id::{ModelId, ReplicaId},
 };
@@ -95,11 +96,15 @@ impl Door {
         let Peek { model, model_at, stream, previous, prompt, ask_usage } = peek(body.clone()).await?;
         story.model = Some(model.clone());
         let grant = request.grant.clone();
-        let generates = generates(request.parts.uri.path());
-        let meter = self.metered(grant.as_ref(), &model, || estimate::tokens(&body, generates), request.since).await?;
+        let tokens = || estimate::tokens(&body, endpoint.work == Work::Generates);
+        let meter = self.metered(grant.as_ref(), &model, tokens, request.since).await?;
         let (tenant, owner) = (prompt::hash(memory.tenant()), responses::tag(memory.tenant()));
         let pinned = match previous.filter(|_| endpoint.dialect == Dialect::Responses) {
-            Some(id) => Some(self.place(&id, owner).await?.replica()),
+            Some(id) => {
+                // One that builds on nothing is answered by nobody, and counts not.
+                let place = self.place(&id, owner).await;
+                Some(place.inspect_err(|error| unserved(meter.as_ref(), error))?.replica())
+            }
             None => None,
         };
         let memory = Some(memory);
@@ -220,10 +225,7 @@ impl Door {
         answered: Result<Response<B>, Error>,
         meter: Option<&Arc<Meter>>,
     ) -> Result<Response<B>, Error> {
-        if let (Some(meter), Err(error)) = (meter, &answered) {
-            meter.unserved(!matches!(error, Error::ModelNotFound { .. }));
-        }
-        let mut response = answered?;
+        let mut response = answered.inspect_err(|error| unserved(meter, error))?;
         if let Some(meter) = meter {
             meter.tell(response.headers_mut());
         }
@@ -296,9 +298,11 @@ impl Door {
     }
 }
 
-/// Whether the answers of a path are what a model generates.
-fn generates(path: &str) -> bool {
-    ["completions", "responses", "messages"].iter().any(|end| path.trim_end_matches('/').ends_with(end))
+/// No replica has answered: counts against no limit.
+fn unserved(meter: Option<&Arc<Meter>>, error: &Error) {
+    if let Some(meter) = meter {
+        meter.unserved(!matches!(error, Error::ModelNotFound { .. }));
+    }
 }
 
 /// Reads what must be known of the body.

@@ -354,3 +354,6 @@ impl Limiter {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -156,6 +156,8 @@ impl Slot {
                 0 if kind == CONCURRENT => 0,
                 // Where all is used up, what lies idle here is what somebody waits for elsewhere.
                 0 => lease.missed.min(lease.lately.max(at_hand) * 2),
+                // What ended a moment ago is not taken again at once: the few that are left are somebody else's next.
+                _ if kind == CONCURRENT => lease.lately.min(cap / AT_HAND),
                 _ => lease.lately.max(at_hand),
             };
             let needed = (used + kept.max(waiting)).min(cap).max(used);

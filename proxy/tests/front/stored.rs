@@ -5,6 +5,7 @@ use crate::{
     mesh::Mesh,
 };
 use bytes::Bytes;
+use dunlin_proxy::keys::{Limits, NewKey};
 use http::{Method, StatusCode};
 use std::sync::Arc;
 
@@ -67,6 +68,27 @@ async fn a_response_is_asked_of_the_replica_that_holds_it() {
     assert_eq!(deleted.status, StatusCode::OK);
     assert_eq!(client.get("/v1/responses/resp_a").await.status, StatusCode::NOT_FOUND);
     assert_eq!(client.get("/v1/responses/resp_b").await.status, StatusCode::OK);
+}
+
+/// What nobody answers is no use of a limit.
+#[tokio::test]
+async fn a_response_that_is_not_there_counts_against_no_limit() {
+    let mesh = Mesh::new().await;
+    let _agent = mesh.agent(&["m"], 8, &keeper("resp_a")).await;
+    let limits = Limits { requests_per_minute: Some(2), ..Limits::default() };
+    let key = mesh.keys.make(NewKey { limits, ..NewKey::default() }).unwrap().0.key;
+    let client = mesh.client_with(Some(&key));
+    for _ in 0..3 {
+        assert_eq!(client.get("/v1/responses/resp_none").await.status, StatusCode::NOT_FOUND);
+        let next = client.post("/v1/responses", r#"{"model":"m","previous_response_id":"resp_none"}"#).await;
+        assert_eq!((next.status, next.code().as_str()), (StatusCode::NOT_FOUND, "response_not_found"));
+    }
+    let statuses = [(); 3].map(|()| client.post("/v1/responses", r#"{"model":"m","input":"x"}"#));
+    let statuses: Vec<u16> = futures::future::join_all(statuses).await.iter().map(|it| it.status.as_u16()).collect();
+    assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 2, "{statuses:?}");
+    // Who may ask no more has no question about responses passed on either.
+    let next = client.post("/v1/responses", r#"{"model":"m","previous_response_id":"resp_none"}"#).await;
+    assert_eq!(next.status, StatusCode::TOO_MANY_REQUESTS);
 }
 
 #[tokio::test]

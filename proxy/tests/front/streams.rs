@@ -87,6 +87,36 @@ async fn a_broken_stream_ends_with_an_error_event_and_never_with_done() {
     assert_eq!(mesh.client().stream("m").await.text(), [ONE, LAST, DONE].concat());
 }
 
+/// Where an engine's files lie is nobody's business, in the middle of a stream as well as instead of one.
+#[tokio::test]
+async fn an_error_in_a_running_stream_names_no_folder_of_the_engines_host() {
+    let mesh = Mesh::new().await;
+    let engine = Engine::new(Play::Hang);
+    let _agent = mesh.agent(&["m"], 64, &engine).await;
+    const ERROR: &str = "data: {\"error\":{\"message\":\"no file /srv/models/x.gguf\",\"code\":500}}\n\n";
+    const TEXT: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"see /etc/passwd\"},\"finish_reason\":null}]}\n\n";
+    for (pieces, clean) in [
+        (vec![TEXT, ERROR, DONE], true),
+        (vec![TEXT, ERROR], false),
+        // In two pieces, and without its last line.
+        (vec![TEXT, &ERROR[..40], &ERROR[40..], DONE], true),
+        (vec![TEXT, ERROR.trim_end()], true),
+    ] {
+        engine.play(Play::Stream(pieces.clone(), Duration::from_millis(1), clean));
+        let text = mesh.client().stream("m").await.text();
+        assert!(text.starts_with(TEXT), "what a model generates is left as it is: {text}");
+        assert!(text.contains("no file x.gguf") && !text.contains("/srv"), "{pieces:?}: {text}");
+    }
+    engine.play(Play::Stream(
+        vec![TEXT, "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"api_error\",\"message\":\"in /a/b.py\"}}\n\n"],
+        Duration::from_millis(1),
+        true,
+    ));
+    let asked = r#"{"model":"m","stream":true,"messages":[]}"#;
+    let text = mesh.client().post("/v1/messages", asked).await.text();
+    assert!(text.contains("in b.py") && !text.contains("/a/"), "{text}");
+}
+
 /// An engine that says that it failed has not succeeded: earlier failures still count.
 #[tokio::test]
 async fn an_error_in_a_stream_forgives_no_earlier_failure() {

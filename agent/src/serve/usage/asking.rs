@@ -2,6 +2,7 @@
 
 use bytes::{Buf, Bytes};
 use dunlin_protocol::{
+    endpoint::{self, Inference},
     hop::{ASK_USAGE, AskUsage},
     runtime::Runtime,
 };
@@ -13,9 +14,6 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-/// Endpoints whose streams tell the usage only when asked.
-const ENDPOINTS: [&str; 2] = ["/v1/chat/completions", "/v1/completions"];
-
 /// Where an engine of this runtime is to be asked for the usage in a request to `path`. The head is made to fit the
 /// longer body.
 pub(in crate::serve) fn asked(
@@ -25,7 +23,7 @@ pub(in crate::serve) fn asked(
     headers: &mut HeaderMap,
 ) -> Option<AskUsage> {
     let at = headers.get(ASK_USAGE).and_then(|value| value.to_str().ok()).and_then(AskUsage::from_header)?;
-    if !runtime.stream_usage || *method != Method::POST || !ENDPOINTS.contains(&path) {
+    if !runtime.stream_usage || *method != Method::POST || !endpoint::at(path).is_some_and(Inference::is_completion) {
         return None;
     }
     headers.remove(header::CONTENT_LENGTH);

@@ -24,7 +24,12 @@ use dunlin_node::{
     Handle,
     hop::{Reservation, ResponseBody, Silence},
 };
-use dunlin_protocol::{hop, id::ReplicaId, load::LoadReport, runtime::Deadlines};
+use dunlin_protocol::{
+    hop,
+    id::{ModelId, ReplicaId},
+    load::LoadReport,
+    runtime::Deadlines,
+};
 use http_body::{Body, Frame, SizeHint};
 use std::{
     pin::Pin,
@@ -40,14 +45,36 @@ const DONE: &[u8] = b"data: [DONE]\n\n";
 pub(crate) struct Watched {
     watch: Watch,
     dialect: Dialect,
+    /// The model that is asked, under its own name.
+    model: ModelId,
     silence: Silence,
 }
 
 impl Watched {
     /// A stream that begins, lost when it says nothing, or nothing but comments, for too long.
-    pub(crate) fn new(dialect: Dialect, deadlines: Deadlines) -> Self {
+    pub(crate) fn new(dialect: Dialect, model: ModelId, deadlines: Deadlines) -> Self {
         let silence = Silence::new(deadlines.inter_token, deadlines.whole);
-        Self { watch: Watch::default(), dialect, silence }
+        Self { watch: Watch::default(), dialect, model, silence }
+    }
+
+    /// What goes out of what came in: see [`Watch::push`].
+    fn push(&mut self, piece: Bytes) -> Bytes {
+        let out = self.watch.push(piece);
+        self.cleaned(out)
+    }
+
+    /// Once the engine has said that it failed: without the paths of its host.
+    fn cleaned(&self, events: Bytes) -> Bytes {
+        match self.watch.stage() {
+            Stage::Failed => errors::events::cleaned(events, self.model.as_str()),
+            _ => events,
+        }
+    }
+
+    /// What was held back when the stream ended by itself, as a whole event.
+    fn rest(&mut self) -> Vec<u8> {
+        let rest = self.watch.rest().map(|event| self.cleaned(event));
+        rest.map(|event| [event.as_ref(), b"\n\n"].concat()).unwrap_or_default()
     }
 }
 
@@ -141,7 +168,7 @@ impl Relay {
                 } else {
                     watched.silence.broken();
                 }
-                watched.watch.push(piece)
+                watched.push(piece)
             }
             None => piece,
         };
@@ -180,7 +207,7 @@ impl Relay {
             self.succeeded();
             return Next::Over;
         };
-        let rest = watched.watch.rest().map(|event| [event.as_ref(), b"\n\n"].concat()).unwrap_or_default();
+        let rest = watched.rest();
         let closing = match (watched.watch.stage(), watched.dialect) {
             (Stage::Complete | Stage::Failed, _) => self.joined(rest),
             // Some engines leave it out; the answer is whole, and clients wait for it.
