@@ -2,8 +2,8 @@
 //!
 //! `examples/bench/peers.sh` installs what can be installed and calls this. Prints Markdown. In the environment:
 //! `DUNLIN_PEERS_PATH` folders in which the others are looked for, before `PATH`; `DUNLIN_PEERS_ONLY=routing,slow,light,path`
-//! for some parts; `DUNLIN_PEERS_KINDS=dunlin,haproxy` for those whose names begin so; `DUNLIN_PEERS_OTHER` a second Dunlin
-//! executable to measure beside this build's; `DUNLIN_BENCH_QUICK=1` for rough numbers within minutes;
+//! for some parts; `DUNLIN_PEERS_KINDS=dunlin,haproxy` for those whose names begin so; `DUNLIN_PEERS_OTHER=FILE:FILE` further
+//! Dunlin executables to measure beside this build's; `DUNLIN_BENCH_QUICK=1` for rough numbers within minutes;
 //! `DUNLIN_BENCH_VERBOSE=1` for the processes' own output.
 #![allow(missing_docs, unreachable_pub, clippy::print_stdout, clippy::print_stderr)]
 #![allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
@@ -56,7 +56,7 @@ fn main() -> Result<()> {
     if let Ok(names) = std::env::var("DUNLIN_PEERS_KINDS") {
         kinds.retain(|kind| names.split(',').any(|name| kind.name.starts_with(name)));
     }
-    let names: Vec<&str> = kinds.iter().map(|kind| kind.name).collect();
+    let names: Vec<_> = kinds.iter().map(|kind| kind.name.as_str()).collect();
     println!("# Dunlin beside others\n\nMeasured: {}.", names.join(", "));
     if wanted("routing") {
         println!("\n## Three unequal engines\n");

@@ -15,18 +15,18 @@ const START: Duration = Duration::from_secs(20);
 /// A process that ends with this value.
 pub struct Child {
     process: Process,
-    name: &'static str,
+    name: String,
 }
 
 impl Child {
     /// Starts `command`. Its output goes to the terminal when `DUNLIN_BENCH_VERBOSE` is set.
-    pub fn start(name: &'static str, command: &mut Command) -> Result<Self> {
+    pub fn start(name: &str, command: &mut Command) -> Result<Self> {
         command.stdin(Stdio::null());
         if std::env::var_os("DUNLIN_BENCH_VERBOSE").is_none() {
             command.stdout(Stdio::null()).stderr(Stdio::null());
         }
         let process = command.spawn().with_context(|| format!("cannot start {name}: {command:?}"))?;
-        Ok(Self { process, name })
+        Ok(Self { process, name: name.to_owned() })
     }
 
     pub fn id(&self) -> u32 {

@@ -29,7 +29,7 @@ pub struct Backend {
 
 /// One way to balance.
 pub struct Kind {
-    pub name: &'static str,
+    pub name: String,
     how: How,
     program: PathBuf,
 }
@@ -45,7 +45,7 @@ enum How {
 
 /// A running balancer.
 pub struct Balancer {
-    pub name: &'static str,
+    pub name: String,
     pub at: SocketAddr,
     pub key: Option<String>,
     /// The processes between client and engine.
@@ -67,14 +67,15 @@ pub fn installed() -> Vec<Kind> {
     let mut kinds = Vec::new();
     for (name, program, how) in all {
         match find(program) {
-            Some(program) => kinds.push(Kind { name, how, program }),
+            Some(program) => kinds.push(Kind { name: name.into(), how, program }),
             None => eprintln!("{program} is not installed here: left out"),
         }
     }
-    if let Some(other) = env::var_os("DUNLIN_PEERS_OTHER") {
-        kinds.push(Kind { name: "dunlin, another build", how: How::Dunlin, program: other.into() });
+    for other in env::var_os("DUNLIN_PEERS_OTHER").iter().flat_map(env::split_paths) {
+        let name = other.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+        kinds.push(Kind { name: format!("dunlin, {name}"), how: How::Dunlin, program: other });
     }
-    kinds.push(Kind { name: "dunlin", how: How::Dunlin, program: mesh::DUNLIN.into() });
+    kinds.push(Kind { name: "dunlin".into(), how: How::Dunlin, program: mesh::DUNLIN.into() });
     kinds
 }
 
@@ -101,7 +102,7 @@ impl Kind {
         let mut tries = 0;
         let (at, process) = loop {
             let at = free_address()?;
-            let mut process = Child::start(self.name, &mut self.command(at, backends, &files.0)?)?;
+            let mut process = Child::start(&self.name, &mut self.command(at, backends, &files.0)?)?;
             tries += 1;
             match process.listens(at) {
                 Ok(()) => break (at, process),
@@ -109,7 +110,7 @@ impl Kind {
                 Err(_) => {}
             }
         };
-        Ok(Balancer { name: self.name, at, key: None, processes: vec![process], mesh: None, _files: files })
+        Ok(Balancer { name: self.name.clone(), at, key: None, processes: vec![process], mesh: None, _files: files })
     }
 
     fn dunlin(&self, backends: &[Backend], files: Folder) -> Result<Balancer> {
@@ -118,7 +119,7 @@ impl Kind {
         mesh.serves(MODEL)?;
         mesh.ready_replicas(backends.len())?;
         let (at, key) = (mesh.at, Some(mesh.key.clone()));
-        Ok(Balancer { name: self.name, at, key, processes, mesh: Some(mesh), _files: files })
+        Ok(Balancer { name: self.name.clone(), at, key, processes, mesh: Some(mesh), _files: files })
     }
 
     fn command(&self, at: SocketAddr, backends: &[Backend], folder: &Path) -> Result<Command> {

@@ -49,7 +49,7 @@ pub fn run(kinds: &[Kind], extent: &Extent) -> Result<()> {
                 cpu / sum.cpu_s_per(1e6),
                 sum.outcome.errors
             );
-            sum.outcome.tell_failures(balancer.name);
+            sum.outcome.tell_failures(&balancer.name);
         }
     }
     Ok(())

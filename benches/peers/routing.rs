@@ -116,7 +116,7 @@ pub fn run(kinds: &[Kind], speeds: &[Speed], rate: f64, extent: &Extent) -> Resu
             shares(taken),
             seen.errors
         );
-        seen.tell_failures(kind.name);
+        seen.tell_failures(&kind.name);
     }
     Ok(())
 }
