@@ -9,6 +9,9 @@ pub(crate) mod report;
 pub(crate) mod self_test;
 pub mod status;
 pub(crate) mod trial;
+mod view;
+
+pub(crate) use view::{Reading, Unready, View};
 
 use crate::{
     admit::gate::{Counts, Gate},
@@ -41,52 +44,6 @@ use std::{
 };
 use tokio::sync::{Notify, watch};
 use trial::Asked;
-
-/// What the agent says of a replica, and what requests need to know of it. Replaced whole.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct View {
-    pub(crate) state: ReplicaState,
-    /// Why it isn't ready.
-    pub(crate) reason: Option<String>,
-    pub(crate) runtime: Arc<Runtime>,
-    pub(crate) url: Option<EngineUrl>,
-    /// What it serves; while it starts, what it is going to serve, as far as known.
-    pub(crate) models: Vec<ServedModel>,
-    pub(crate) slots: u16,
-    /// The self-test's verdict on the engine as it is now; `None` until there is one.
-    pub(crate) continuation: Option<Continuation>,
-    /// Whether it has ever been ready.
-    pub(crate) has_served: bool,
-}
-
-/// Why a replica does not serve.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Unready {
-    /// [`ReplicaState::Starting`] or [`ReplicaState::Unhealthy`].
-    pub(crate) state: ReplicaState,
-    /// For people.
-    pub(crate) reason: String,
-}
-
-impl From<String> for Unready {
-    fn from(reason: String) -> Self {
-        Self { state: ReplicaState::Starting, reason }
-    }
-}
-
-impl View {
-    /// Whether it serves this model.
-    pub(crate) fn serves(&self, model: &ModelId) -> bool {
-        self.models.iter().any(|served| served.id == *model)
-    }
-}
-
-/// What a page of metrics said.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Reading {
-    pub(crate) load: EngineLoad,
-    pub(crate) adapters: Option<AdaptersInUse>,
-}
 
 /// Looks that missing models ask for are at least this far apart: a client may ask for anything.
 const DOUBTS_APART: Duration = Duration::from_millis(500);
@@ -441,106 +398,4 @@ impl Replica {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use super::*;
-    use crate::test_data::runtime;
-
-    pub(crate) fn replica(models: &[&str]) -> Replica {
-        let source = Source::Attach("http://127.0.0.1:9".parse().unwrap());
-        let models = models.iter().map(|id| ModelId::new(id).unwrap()).collect();
-        Replica::new(0, &EngineConfig { models, ..EngineConfig::new(source) }, runtime("llamacpp"))
-    }
-
-    /// C1: an engine that stops answering metric reads is not "last seen idle" for ever.
-    #[test]
-    fn old_readings_do_not_count() {
-        let replica = replica(&[]);
-        let until = Instant::now() + Duration::from_secs(2);
-        let load = EngineLoad { running: Some(0), ..EngineLoad::default() };
-        replica.set_reading(Reading { load, adapters: None }, until);
-        assert!(replica.reading(until - Duration::from_millis(1)).is_some());
-        assert_eq!(replica.reading(until), None);
-    }
-
-    /// C16: a proxy holds a request for a model that it knows to be starting.
-    #[test]
-    fn configured_models_are_announced_from_the_start() {
-        let replica = replica(&["tiny", "small"]);
-        let offered = |replica: &Replica| {
-            let Offer { state, models, .. } = replica.offer();
-            (state, models.iter().map(|model| model.id.to_string()).collect::<Vec<_>>())
-        };
-        let starting = (ReplicaState::Starting, vec!["tiny".to_owned(), "small".to_owned()]);
-        assert_eq!(offered(&replica), starting);
-        replica.set_serving(Err("loading".to_owned().into()));
-        assert_eq!(offered(&replica), starting);
-    }
-
-    #[test]
-    fn nothing_undoes_draining() {
-        let replica = replica(&[]);
-        replica.set_serving(Ok(Vec::new()));
-        assert_eq!(replica.view().state, ReplicaState::Ready);
-        replica.drain();
-        replica.set_serving(Ok(Vec::new()));
-        replica.process_ended("killed");
-        assert_eq!(replica.view().state, ReplicaState::Draining);
-        assert!(replica.gate.counts().draining);
-    }
-
-    /// A model that is missing makes the engine be looked at now, and a client that asks for a hundred such models makes
-    /// that happen once.
-    #[tokio::test]
-    async fn a_missing_model_is_looked_into_at_once_and_seldom() {
-        let replica = replica(&[]);
-        let looks = || tokio::time::timeout(Duration::from_millis(20), replica.look.notified());
-        assert!(looks().await.is_err());
-        replica.model_missed();
-        assert!(looks().await.is_ok());
-        (0..100).for_each(|_| replica.model_missed());
-        assert!(looks().await.is_err());
-        *lock(&replica.doubted) = Instant::now().checked_sub(DOUBTS_APART);
-        replica.model_missed();
-        assert!(looks().await.is_ok());
-    }
-
-    /// Nobody waits for a found engine that went away; when it is back, it serves.
-    #[test]
-    fn what_left_may_come_back_until_the_end() {
-        let replica = replica(&[]);
-        replica.set_serving(Ok(Vec::new()));
-        replica.leave();
-        assert_eq!(replica.view().state, ReplicaState::Gone);
-        replica.set_serving(Ok(Vec::new()));
-        assert_eq!(replica.view().state, ReplicaState::Ready);
-        replica.leave();
-        replica.drain();
-        assert_eq!(replica.view().state, ReplicaState::Gone, "it has nothing to drain");
-        replica.set_serving(Ok(Vec::new()));
-        assert_eq!(replica.view().state, ReplicaState::Gone);
-    }
-
-    #[test]
-    fn slots_are_the_users_or_the_engines_or_the_runtimes() {
-        let told = replica(&[]);
-        assert_eq!(told.view().slots, runtime("llamacpp").slots.default);
-        told.set_slots(Some(4));
-        assert_eq!((told.view().slots, told.gate.counts().slots), (4, 4));
-        let source = Source::Attach("http://127.0.0.1:9".parse().unwrap());
-        let config = EngineConfig { slots: Some(7), ..EngineConfig::new(source) };
-        let fixed = Replica::new(0, &config, runtime("llamacpp"));
-        fixed.set_slots(Some(4));
-        assert_eq!(fixed.view().slots, 7);
-    }
-
-    #[test]
-    fn watchers_hear_only_of_changes() {
-        let replica = replica(&[]);
-        let mut watch = replica.watch();
-        replica.set_serving(Err("loading".to_owned().into()));
-        assert!(watch.has_changed().unwrap());
-        watch.mark_unchanged();
-        replica.set_serving(Err("loading".to_owned().into()));
-        assert!(!watch.has_changed().unwrap());
-    }
-}
+pub(crate) mod tests;

@@ -5,10 +5,13 @@
 //! as an argument and is this machine's monotonic clock.
 
 mod entry;
+mod event;
 mod peers;
+mod read;
 mod shared;
 mod unproven;
 
+pub use event::Event;
 pub use peers::{PeerView, Reachability, Rights};
 pub use shared::SharedDirectory;
 pub use unproven::Stranger;
@@ -43,68 +46,6 @@ pub const MODELS: usize = 16 * 1024;
 pub const MEMBERS_PER_ROLE: usize = 4096;
 /// Peers of which the directory holds anything.
 pub const PEERS: usize = 8192;
-
-/// Something that was learnt. Everything signed has been verified before it becomes an event.
-#[derive(Debug, Clone)]
-pub enum Event {
-    /// A topic record from the DHT, verified.
-    Record(TopicRecord),
-    /// An announcement, verified.
-    Announcement(Announcement),
-    /// A load report, by gossip or on an answer of the hop. It counts only when `from` is the peer that it is about.
-    Load {
-        /// The peer that handed the report to this process.
-        from: PeerId,
-        /// The report.
-        report: LoadReport,
-    },
-    /// The certificate of a peer was verified at admission or renewal.
-    Member {
-        /// The peer.
-        peer: PeerId,
-        /// What its certificate lets it serve.
-        rights: Rights,
-    },
-    /// The peer's membership was revoked: whatever it said does not count, until a later certificate.
-    Revoked {
-        /// The peer.
-        peer: PeerId,
-    },
-    /// The peer has a connection. Repeated when a better or worse kind of connection takes over.
-    Connected {
-        /// The peer.
-        peer: PeerId,
-        /// Whether every connection to it goes through a relay.
-        relayed: bool,
-    },
-    /// The last connection to the peer closed.
-    Disconnected {
-        /// The peer.
-        peer: PeerId,
-    },
-    /// The peer is connected and has said nothing for too long.
-    Suspect {
-        /// The peer.
-        peer: PeerId,
-    },
-    /// A suspect spoke again.
-    Heard {
-        /// The peer.
-        peer: PeerId,
-    },
-    /// The peer could not be connected to.
-    Unreachable {
-        /// The peer.
-        peer: PeerId,
-    },
-    /// A round trip to the peer was measured.
-    RoundTrip {
-        /// The peer.
-        peer: PeerId,
-        /// There and back.
-        rtt: Duration,
-    },
-}
 
 /// One replica as the directory sees it now.
 #[derive(Debug, Clone, PartialEq)]
@@ -188,122 +129,6 @@ impl Directory {
             Event::Heard { peer } => self.edit_reachability(peer, PeerEntry::heard),
             Event::RoundTrip { peer, rtt } => self.edit_reachability(peer, |entry| entry.round_trip(rtt)),
         }
-    }
-
-    /// Replicas that serve `model`, in order of their ids.
-    pub fn replicas(&self, model: &ModelId) -> impl Iterator<Item = &Replica> {
-        let ids = self.by_model.get(model.as_str());
-        ids.into_iter().flatten().filter_map(|id| self.replica(id))
-    }
-
-    /// Every replica that is shown, in no order.
-    pub fn all_replicas(&self) -> impl Iterator<Item = &Replica> {
-        self.replicas.values().filter_map(Entry::view)
-    }
-
-    /// One replica.
-    #[must_use]
-    pub fn replica(&self, id: &ReplicaId) -> Option<&Replica> {
-        self.replicas.get(id).and_then(Entry::view)
-    }
-
-    /// Whether any replica, in whatever state, serves `model`.
-    #[must_use]
-    pub fn knows(&self, model: &ModelId) -> bool {
-        self.by_model.contains_key(model.as_str())
-    }
-
-    /// Models that some replica serves, in no order.
-    pub fn models(&self) -> impl Iterator<Item = &ModelId> {
-        self.by_model.keys()
-    }
-
-    /// Peers of which anything is known, in no order.
-    pub fn peers(&self) -> impl Iterator<Item = PeerView<'_>> {
-        self.peers.iter().map(|(peer, entry)| entry.view(*peer))
-    }
-
-    /// One peer.
-    #[must_use]
-    pub fn peer(&self, peer: &PeerId) -> Option<PeerView<'_>> {
-        self.peers.get(peer).map(|entry| entry.view(*peer))
-    }
-
-    /// Members that registered `role`, which their certificates have, in no order.
-    pub fn members(&self, role: Role) -> impl Iterator<Item = PeerId> {
-        let entries = self.roles.get(&role);
-        let live = entries.into_iter().flatten().filter(|(_, entry)| entry.live).map(|(peer, _)| *peer);
-        // A storer checks this too, but who says that the storer is honest?
-        live.filter(move |peer| self.peers.get(peer).is_some_and(|entry| entry.may_play(role)))
-    }
-
-    /// Whether a certificate of `peer` is known, so that what it says counts.
-    #[must_use]
-    pub fn is_proven(&self, peer: &PeerId) -> bool {
-        self.peers.get(peer).is_some_and(PeerEntry::is_proven)
-    }
-
-    /// Peers that said something without being proven members: the newest of each source in turn, then the one before that,
-    /// and so on. A connection would prove them.
-    pub fn strangers(&self) -> impl Iterator<Item = Stranger> {
-        self.unproven.strangers()
-    }
-
-    /// Whether any of the strangers registered `topic`.
-    #[must_use]
-    pub fn awaits(&self, topic: &Topic) -> bool {
-        self.unproven.registers(topic)
-    }
-
-    /// Where the newest record of `peer` says that it listens, whether it is proven or not.
-    #[must_use]
-    pub fn addresses(&self, peer: &PeerId) -> &[Multiaddr] {
-        let addresses = self.peers.get(peer).map(PeerEntry::addresses).unwrap_or_default();
-        if addresses.is_empty() { self.unproven.addresses(peer) } else { addresses }
-    }
-
-    /// When the newest load report of `peer` came, whatever replica it was about.
-    #[must_use]
-    pub fn last_report(&self, peer: &PeerId) -> Option<Instant> {
-        self.peers.get(peer).and_then(|entry| entry.last_report)
-    }
-
-    /// Whether `version` is of a process of `peer` that a later one has replaced: nothing that it said counts.
-    #[must_use]
-    pub fn is_outdated(&self, peer: &PeerId, version: Version) -> bool {
-        self.peers.get(peer).and_then(|entry| entry.epoch()).is_some_and(|epoch| epoch > version.epoch)
-    }
-
-    /// The newest version that is known of a topic's record.
-    #[must_use]
-    pub fn record_version(&self, topic: &Topic, replica: &ReplicaId) -> Option<Version> {
-        if !self.is_proven(&replica.peer) {
-            return self.unproven.record_version(topic, replica);
-        }
-        match topic {
-            Topic::Model(model) => self.replicas.get(replica)?.record_version(model),
-            Topic::Role(role) => Some(self.roles.get(role)?.get(&replica.peer)?.version),
-            Topic::Job(_) => None,
-        }
-    }
-
-    /// The version of the newest announcement of `replica`.
-    #[must_use]
-    pub fn announced_version(&self, replica: &ReplicaId) -> Option<Version> {
-        if !self.is_proven(&replica.peer) {
-            return self.unproven.announced_version(replica);
-        }
-        self.replicas.get(replica).and_then(Entry::announced_version)
-    }
-
-    /// Peers that have replicas or say that they are agents, proven or not: agents have no connections among each other,
-    /// and the more there are, the less often each should report.
-    #[must_use]
-    pub fn agents(&self) -> usize {
-        let with_replicas = |peer: &PeerId| self.peers.get(peer).is_some_and(|entry| !entry.indices.is_empty());
-        let without = self.members(Role::Agent).filter(|peer| !with_replicas(peer)).count();
-        let unproven = self.unproven.agents();
-        self.peers.values().filter(|entry| !entry.indices.is_empty()).count() + without + unproven
     }
 
     /// Forgets what is past its time. Returns whether a reader could see a difference.
@@ -492,17 +317,6 @@ impl Directory {
             if self.by_model.len() < MODELS || self.by_model.contains_key(model.as_str()) {
                 self.by_model.entry(model).or_default().insert(id);
             }
-        }
-    }
-}
-
-impl Event {
-    /// The peer that signed what was learnt, where it is a peer's own word.
-    pub(crate) fn speaker(&self) -> Option<PeerId> {
-        match self {
-            Self::Record(record) => Some(record.replica.peer),
-            Self::Announcement(announcement) => Some(announcement.replica.peer),
-            _ => None,
         }
     }
 }

@@ -6,25 +6,27 @@
 //! waits.
 
 mod affinity;
+mod held;
+mod outcome;
 mod record;
+mod request;
+
+pub use request::{Arrival, Grant, Refusal, Ticket, Want};
 
 use crate::{
     budget::Budget,
-    late::{Full, Line, Place, Priority},
-    prompt::{self, Prompt},
-    route::{self, Ask, Candidate, Held, Ranked, Room, Step},
+    late::{Full, Line, Place},
+    route::{self, Ask, Candidate, Ranked, Room},
 };
 use affinity::{Affinity, Number};
 use dunlin_protocol::{
     id::{ModelId, ReplicaId},
     load,
 };
-use http::HeaderValue;
 use rand::rngs::SmallRng;
 use record::Record;
 use std::{
     collections::HashMap,
-    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -40,14 +42,6 @@ const TURNS: usize = 4096;
 const TRY_AGAIN: Duration = Duration::from_millis(4);
 /// Longest wait at a replica for a slot.
 const LONGEST_PATIENCE: Duration = Duration::from_millis(200);
-/// Chance that a beginning is where all proxies agree to send it, as far as requests come from others at all.
-const AT_HOME: f64 = 0.9;
-/// The same at the second place that all agree on, where it goes while the first is busy.
-const AT_SECOND_HOME: f64 = 0.4;
-/// Chance that it is not any more where we sent it, as far as requests come from others: most that begin so go home.
-const AWAY: f64 = 0.9;
-/// A smaller share of others' requests is none.
-const ALONE: f64 = 0.1;
 /// Weight of the newest look at that share, once there were so many that this is more than the newest's part of them.
 const LATEST: f64 = 0.02;
 /// A wait is an estimate: so much of the time that a request may wait, it may be expected to.
@@ -70,98 +64,6 @@ pub struct Settings {
     pub starting: usize,
     /// How long a request may wait.
     pub hold: Duration,
-}
-
-/// Why a request may not wait.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
-    /// So many wait already.
-    #[error("too many requests wait")]
-    TooMany {
-        /// How long this one would wait, as far as that is known.
-        wait: Option<Duration>,
-    },
-    /// It would wait longer than it may.
-    #[error("it would wait for {wait:?}")]
-    TooLong {
-        /// How long it would wait.
-        wait: Duration,
-    },
-    /// So many wait already for a replica that starts.
-    #[error("too many requests wait for a replica that starts")]
-    TooManyForStarting,
-}
-
-/// A request's way to its replica: kept over its tries.
-#[derive(Debug, Default)]
-pub struct Ticket {
-    place: Option<Place>,
-    /// When it came.
-    since: Option<Instant>,
-    /// Replicas on which it failed.
-    pub tried: Vec<ReplicaId>,
-    /// Whether it had to wait for a slot.
-    pub waited: bool,
-    /// Until when it may wait for a better replica than there is.
-    choosy_until: Option<Instant>,
-}
-
-impl Ticket {
-    /// The request failed on `replica`, perhaps not for the first time.
-    pub fn failed_on(&mut self, replica: ReplicaId) {
-        if !self.tried.contains(&replica) {
-            self.tried.push(replica);
-        }
-    }
-}
-
-/// What a request asks for.
-#[derive(Debug, Clone)]
-pub struct Want {
-    /// The model.
-    pub model: ModelId,
-    /// Whose request it is, as a number: those who wait are served in turns.
-    pub tenant: u64,
-    /// How early the tenant's requests are served among those who wait.
-    pub priority: Priority,
-    /// The outline of its prompt.
-    pub prompt: Arc<Prompt>,
-    /// Whether it can be seen when the prompt has been worked through: the answer comes in pieces.
-    pub stream: bool,
-}
-
-/// One request's hold on a replica. Must be given back with [`Balancer::end`].
-#[derive(Debug)]
-pub struct Grant {
-    /// Who is to be asked.
-    pub replica: ReplicaId,
-    /// The same as a header's value.
-    pub name: HeaderValue,
-    /// How it was chosen.
-    pub step: Step,
-    /// KiB of the prompt.
-    pub kib: u32,
-    /// KiB of it that the replica has not seen; `None` where it can't be seen when they are worked through.
-    pub new_kib: Option<u32>,
-    /// Whether that is a guess about what other proxies did.
-    pub guess: bool,
-    /// How long it has waited already.
-    pub waited: Duration,
-    /// How long it may wait at the replica for a slot: not at all where another is free.
-    pub patience: Duration,
-    /// It is the one request that tries an ejected replica, and has no verdict yet.
-    probe: bool,
-    since: Instant,
-    begun: bool,
-}
-
-/// What became of a request that asked.
-#[derive(Debug)]
-pub enum Arrival {
-    /// It has a replica.
-    Granted(Grant),
-    /// It waits.
-    Waits(Place),
 }
 
 /// Somebody who waits.
@@ -298,47 +200,6 @@ impl<W> Balancer<W> {
         }
     }
 
-    /// Adds to the candidates what each of them has of this prompt already.
-    fn fill_held(&self, prompt: &Prompt, candidates: &mut [Candidate]) {
-        let others = self.others;
-        let held = self.affinity.look_up(&prompt.blocks, candidates.len(), others);
-        let holder = |name: Option<u64>| name.and_then(|name| self.affinity.holder(name));
-        let (session, response) = (holder(prompt.session), holder(prompt.previous));
-        let homes = held.own.filter(|_| others > ALONE).map(|own| self.homes(own, candidates)).unwrap_or_default();
-        for candidate in candidates {
-            let Some(record) = self.records.get(&candidate.replica) else { continue };
-            let cached = held.by(record.number);
-            let more = |chance: f64| (prompt.bytes as f64 - cached).max(0.0) * chance * others / 1024.0;
-            let away = cached * (1.0 - AWAY * others) / 1024.0;
-            (candidate.own.cached_kib, candidate.own.home_kib) = match Some(candidate.replica) {
-                here if here == homes[0] => (cached / 1024.0, more(AT_HOME)),
-                here if here == homes[1] => (away, more(AT_SECOND_HOME)),
-                _ => (away, 0.0),
-            };
-            candidate.own.held = match Some(record.number) {
-                known if known == response => Held::Response,
-                known if known == session => Held::Session,
-                _ => Held::Nothing,
-            };
-        }
-    }
-
-    /// The replicas on which all proxies agree for a prompt that goes on with the block of this hash, without a word
-    /// between them: the one with the highest hash of both (rendezvous hashing), and the second, for when that is busy.
-    fn homes(&self, block: u64, candidates: &[Candidate]) -> [Option<ReplicaId>; 2] {
-        let mut highest = [(0, None); 2];
-        for candidate in candidates {
-            let Some(record) = self.records.get(&candidate.replica) else { continue };
-            let one = (prompt::hash((record.hash, block)), Some(candidate.replica));
-            if one.0 > highest[0].0 {
-                highest = [one, highest[0]];
-            } else if one.0 > highest[1].0 {
-                highest[1] = one;
-            }
-        }
-        highest.map(|(_, replica)| replica)
-    }
-
     fn choose(
         &mut self,
         asker: Asker<'_>,
@@ -419,67 +280,6 @@ impl<W> Balancer<W> {
             });
             Record::new(replica, *numbered)
         })
-    }
-
-    /// The first piece of an answer has come. That is enough to end a replica's probation, but not to forget earlier
-    /// failures: its answers may all break off.
-    pub fn begin(&mut self, grant: &mut Grant, now: Instant) {
-        if !std::mem::replace(&mut grant.begun, true)
-            && let Some(record) = self.records.get_mut(&grant.replica)
-        {
-            record.begin(grant.since, grant.new_kib, now);
-        }
-        if grant.probe {
-            self.succeed(grant);
-        }
-    }
-
-    /// The replica answered to the end.
-    pub fn succeed(&mut self, grant: &mut Grant) {
-        grant.probe = false;
-        if let Some(record) = self.records.get_mut(&grant.replica) {
-            record.breaker.on_success();
-        }
-    }
-
-    /// The replica failed. Returns whether this ejected it.
-    pub fn fail(&mut self, grant: &mut Grant, now: Instant) -> bool {
-        grant.probe = false;
-        let record = self.records.get_mut(&grant.replica);
-        record.is_some_and(|record| record.breaker.on_failure(now, &mut self.rng))
-    }
-
-    /// The request has ended, one way or the other.
-    pub fn end(&mut self, grant: &mut Grant, now: Instant) {
-        let Some(record) = self.records.get_mut(&grant.replica) else { return };
-        if !std::mem::replace(&mut grant.begun, true) {
-            record.begin(grant.since, grant.new_kib, now);
-        }
-        record.end(grant.kib, now);
-        if grant.probe {
-            record.breaker.on_no_verdict();
-        }
-    }
-
-    /// The replica refused a request, which has ended, for being full.
-    pub fn refuse(&mut self, replica: &ReplicaId, now: Instant) {
-        if let Some(record) = self.records.get_mut(replica) {
-            record.refuse(now, &mut self.rng);
-        }
-    }
-
-    /// The replica doesn't serve `model`, whatever its announcement says.
-    pub fn lacks(&mut self, replica: &ReplicaId, model: &ModelId, now: Instant) {
-        if let Some(record) = self.records.get_mut(replica) {
-            record.lacks(model, now);
-        }
-    }
-
-    /// The replica gave the response of this hash, on which later requests may build.
-    pub fn holds(&mut self, replica: &ReplicaId, response: u64) {
-        if let Some(record) = self.records.get(replica) {
-            self.affinity.hold(response, record.number);
-        }
     }
 
     /// Whether a retry of a timeout or a 5xx may be made; takes it from the budget.

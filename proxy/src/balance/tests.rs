@@ -1,7 +1,12 @@
 use super::*;
-use crate::route::{Load, Loads, Own, Reach, Speed};
+use crate::{
+    late::Priority,
+    prompt::Prompt,
+    route::{Load, Loads, Own, Reach, Speed},
+};
 use dunlin_protocol::{id::PeerId, load::RECENT_MODELS};
 use rand::SeedableRng;
+use std::sync::Arc;
 
 fn settings() -> Settings {
     Settings {
