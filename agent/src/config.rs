@@ -12,7 +12,7 @@ use std::{collections::BTreeSet, net::SocketAddr, path::PathBuf, time::Duration}
 /// Time between two readings of an engine's metrics while it works.
 pub const METRICS_INTERVAL: Duration = Duration::from_millis(100);
 /// Longest that requests in flight may take after the agent was told to stop.
-pub const DRAIN: Duration = Duration::from_secs(30);
+pub const DRAIN: Duration = Duration::from_secs(60);
 /// Engines of one agent: replica indices are small, and one process answers for them all.
 pub const ENGINES: usize = 64;
 

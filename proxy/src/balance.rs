@@ -10,6 +10,7 @@ mod held;
 mod outcome;
 mod record;
 mod request;
+mod second;
 
 pub use request::{Arrival, Grant, Refusal, Ticket, Want};
 
@@ -94,7 +95,8 @@ pub struct Balancer<W> {
     for_starting: usize,
     tried_again: Option<Instant>,
     turns: HashMap<ModelId, u64>,
-    budget: Budget,
+    retries: Budget,
+    seconds: Budget,
     rng: SmallRng,
 }
 
@@ -113,7 +115,8 @@ impl<W> Balancer<W> {
             for_starting: 0,
             tried_again: None,
             turns: HashMap::new(),
-            budget: Budget::default(),
+            retries: Budget::of_retries(),
+            seconds: Budget::of_seconds(),
             rng,
         }
     }
@@ -135,7 +138,8 @@ impl<W> Balancer<W> {
         let place = *ticket.place.get_or_insert_with(|| self.line.number(want.tenant));
         let since = *ticket.since.get_or_insert(now);
         if first_time {
-            self.budget.earn();
+            self.retries.earn();
+            self.seconds.earn();
         }
         if self.line.is_next(&want.model, place) {
             self.fill_own(&want.model, candidates, now);
@@ -261,6 +265,7 @@ impl<W> Balancer<W> {
             guess: best.guess,
             waited,
             patience,
+            expected: best.measured.map(|measured| measured.max(Duration::from_micros(best.cost as u64))),
             probe,
             since: now,
             begun: false,
@@ -284,7 +289,7 @@ impl<W> Balancer<W> {
 
     /// Whether a retry of a timeout or a 5xx may be made; takes it from the budget.
     pub fn may_retry(&mut self) -> bool {
-        self.budget.spend()
+        self.retries.spend()
     }
 
     /// Gives a place in the line up.

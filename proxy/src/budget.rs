@@ -4,27 +4,40 @@
 //! three times as much on top. Connections lost before the answer are retried outside the budget: the replica got no
 //! work done, and the client must not notice that it went away.
 
-/// Retries earned per request.
-const PER_REQUEST: f64 = 0.2;
-/// Most that can be saved up; also what there is at the start, so that a quiet proxy can retry too.
-const SAVED: f64 = 20.0;
+/// What a pool's retries and second askings may cost.
+#[derive(Debug, Clone, Copy)]
+struct Rate {
+    /// Earned per request.
+    per_request: f64,
+    /// Most that can be saved up; also what there is at the start, so that a quiet proxy can retry too.
+    saved: f64,
+}
+
+const RETRIES: Rate = Rate { per_request: 0.2, saved: 20.0 };
+/// One replica that hangs has many requests and streams, which are late together.
+const BESIDE: Rate = Rate { per_request: 0.1, saved: 64.0 };
 
 /// Retries that may still be made.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Budget {
+    rate: Rate,
     left: f64,
 }
 
-impl Default for Budget {
-    fn default() -> Self {
-        Self { left: SAVED }
-    }
-}
-
 impl Budget {
+    /// Of requests that go elsewhere after a failure.
+    pub(crate) fn of_retries() -> Self {
+        Self { rate: RETRIES, left: RETRIES.saved }
+    }
+
+    /// Of requests that another replica gets as well, the first being late.
+    pub(crate) fn of_seconds() -> Self {
+        Self { rate: BESIDE, left: BESIDE.saved }
+    }
+
     /// A request came in.
     pub(crate) fn earn(&mut self) {
-        self.left = (self.left + PER_REQUEST).min(SAVED);
+        self.left = (self.left + self.rate.per_request).min(self.rate.saved);
     }
 
     /// Whether one more retry may be made; takes it.
@@ -42,14 +55,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failing_everything_costs_a_fifth_more_at_most() {
-        let mut budget = Budget::default();
-        let retries = (0..1000)
-            .filter(|_| {
+    fn failing_everything_costs_a_fifth_more_at_most_and_lateness_a_tenth() {
+        let spent = |mut budget: Budget| {
+            let spends = |_: &u32| {
                 budget.earn();
                 budget.spend()
-            })
-            .count();
+            };
+            (0..1000).filter(spends).count()
+        };
+        let (retries, seconds) = (spent(Budget::of_retries()), spent(Budget::of_seconds()));
         assert!((200..=220).contains(&retries), "{retries}");
+        assert!((100..=164).contains(&seconds), "{seconds}");
     }
 }

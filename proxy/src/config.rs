@@ -110,7 +110,7 @@ impl Default for Config {
             stalled: Duration::from_secs(30),
             responses: Responses::default(),
             names: Names::default(),
-            drain: Duration::from_secs(30),
+            drain: Duration::from_secs(60),
         }
     }
 }

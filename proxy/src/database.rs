@@ -1,6 +1,6 @@
 //! How this crate's SQLite files are opened.
 
-use rusqlite::Connection;
+use rusqlite::{Connection, ErrorCode};
 use std::{fs::OpenOptions, io, os::unix::fs::OpenOptionsExt, path::Path, time::Duration};
 
 /// How long a write waits for another process.
@@ -12,6 +12,32 @@ pub(crate) enum Refused {
     File(io::Error),
     /// By SQLite.
     Database(rusqlite::Error),
+}
+
+/// What to do about a refusal of SQLite, behind its own words; `anew` says what comes of an empty file.
+pub(crate) fn advice(source: &rusqlite::Error, anew: &str) -> String {
+    match source.sqlite_error_code() {
+        Some(ErrorCode::DiskFull) => "; free some space there".to_owned(),
+        Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => {
+            format!("; restore it from a backup, or remove it and the files beside it of the same name: {anew}")
+        }
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => "; another program holds it, end that".to_owned(),
+        Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => {
+            "; it must be writable, by the user that this runs as".to_owned()
+        }
+        _ => String::new(),
+    }
+}
+
+/// What to do about a refusal of the system.
+pub(crate) fn advice_on_file(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "; free some space there",
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+            "; it must be writable, by the user that this runs as"
+        }
+        _ => "",
+    }
 }
 
 /// Opens the database at `path`, which is made where it is missing, with `schema` in it. `synchronous`: SQLite's own word

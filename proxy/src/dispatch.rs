@@ -8,6 +8,7 @@
 //! may do better.
 
 mod attempt;
+pub(crate) mod beside;
 mod first;
 mod patience;
 pub(crate) mod resume;
@@ -30,6 +31,7 @@ use crate::{
     tally::Account,
 };
 use attempt::Failure;
+use beside::Outcome;
 use dunlin_node::{Handle, directory::Directory, hop::Budget};
 use dunlin_protocol::{
     announcement::ReplicaState,
@@ -49,8 +51,10 @@ use std::{
 use tokio::time;
 use unknown::NotFound;
 
-/// Replicas asked for one request at most, those not counted that refused for being full.
+/// Replicas asked for one request at most, those not counted that refused for being full...
 const TRIES: usize = 3;
+/// ... or so many while all were silent: a machine that hangs has done nothing, and several may hang at once.
+const SILENT_TRIES: usize = 6;
 /// How long the look-up of an unknown model is waited for.
 const LOOK_UP: Duration = Duration::from_secs(2);
 /// So long after its start a proxy that knows no replica at all waits to hear of one: it has no connections yet, and what
@@ -224,7 +228,7 @@ impl Dispatcher {
     ) -> Result<Response<Relay>, Error> {
         let model = &ask.want.model;
         let until = Instant::now() + self.hold;
-        let mut tries = 0;
+        let (mut tries, mut all_silent) = (0, true);
         loop {
             let lease = self.lease(&ask.want, &mut ticket, until).await?;
             let replica = lease.replica();
@@ -237,7 +241,9 @@ impl Dispatcher {
                 time::sleep(AGAIN).await;
                 continue;
             }
-            let failure = match self.attempt(ask, lease).await {
+            let Outcome { replica, answer, others } = self.ask_beside(ask, lease, &mut ticket.tried, may).await;
+            tries += others;
+            let failure = match answer {
                 Ok(mut answer) => {
                     if !answer.status().is_server_error() {
                         self.pool.answered(model);
@@ -269,7 +275,9 @@ impl Dispatcher {
             tries += 1;
             tracing::debug!(%replica, %cause, tries, request_id = ask.id.to_str().ok(), "try failed");
             ticket.failed_on(replica);
-            if tries >= TRIES || !self.another_may_do_better(model, &ticket, cause) {
+            all_silent &= matches!(cause, Cause::Timeout | Cause::Unreachable);
+            let most = if all_silent { SILENT_TRIES } else { TRIES };
+            if tries >= most || !self.another_may_do_better(model, &ticket, cause) {
                 return answer
                     .map_or_else(|| Err(Error::Failed { model: model.clone(), tries, last: cause }), |a| Ok(*a));
             }

@@ -13,6 +13,7 @@ use crate::{
     balance::{Arrival, Balancer, Refusal, Want},
     late::Place,
     metrics::Metrics,
+    route::Candidate,
 };
 use dunlin_node::directory::SharedDirectory;
 use dunlin_protocol::id::{ModelId, ReplicaId};
@@ -182,6 +183,21 @@ impl Pool {
         Some((wake, Lease::new(self.clone(), grant)))
     }
 
+    /// Another replica for a request that `taken` are late with, if one is free for it.
+    pub(crate) fn second(self: &Arc<Self>, want: &Want, taken: &[ReplicaId]) -> Option<Lease> {
+        let mut seen = self.seen(&want.model);
+        let grant = self.balancer().second(want, taken, &mut seen.ready, Instant::now())?;
+        Some(Lease::new(self.clone(), grant))
+    }
+
+    /// One that was asked later than `replica` has answered before it.
+    pub(crate) fn outrun(&self, replica: &ReplicaId) {
+        if self.balancer().outrun(replica, Instant::now()) {
+            self.metrics.ejections.inc();
+            tracing::warn!(%replica, "replica ejected: others answer before it");
+        }
+    }
+
     /// Whether a retry of a timeout or a 5xx may be made; takes it from the budget.
     pub(crate) fn may_retry(&self) -> bool {
         self.balancer().may_retry()
@@ -209,7 +225,9 @@ impl Pool {
         let untried = seen.connected.is_some() && !seen.ready.iter().all(|one| tried.contains(&one.replica));
         let mut lives = self.lives();
         lives.changing(model, now);
-        !untried && lives.was_reachable(model, now)
+        // One that was lost within a second of its coming was never swept up.
+        let reported = |one: &Candidate| one.load.is_some_and(|load| lives::is_recent(load.received, now));
+        !untried && (lives.was_reachable(model, now) || seen.ready.iter().any(reported))
     }
 
     /// The same after one of them has refused without having begun: it answered a moment ago, or has just come back.

@@ -280,6 +280,8 @@ pub struct Ranked {
     pub room: Room,
     /// Expected time to the first token, microseconds; with a share of what the answer keeps others waiting.
     pub cost: f64,
+    /// How long its first token takes by its own measurements, which [`Self::cost`] bounds; `None` where there are none.
+    pub measured: Option<Duration>,
     /// It is full, but for what will have ended by the time that a request gets there.
     pub soon: bool,
     /// Whether requests go there in the normal course.
@@ -290,7 +292,7 @@ pub struct Ranked {
     pub guess: bool,
 }
 
-/// Orders the usable candidates, best first. Draining ones are left out; ejected, suspect, silent and already tried ones
+/// Orders the usable candidates, best first. Draining ones are left out; silent, suspect, ejected and already tried ones
 /// come last, and are free only when there is nobody else at all.
 pub fn rank(candidates: &[Candidate], ask: &Ask<'_>, now: Instant, rng: &mut impl Rng) -> Vec<Ranked> {
     let mut view = assess::assess(candidates, ask, now);
@@ -311,6 +313,7 @@ pub fn rank(candidates: &[Candidate], ask: &Ask<'_>, now: Instant, rng: &mut imp
         room: one.room,
         soon: one.soon,
         cost: one.cost,
+        measured: one.measured(),
         in_rotation: one.tier.in_rotation(),
         new_kib: one.new_kib,
         guess: one.guess,

@@ -137,8 +137,7 @@ impl fmt::Display for Counts {
         gaps.sort();
         let at = |share: usize| gaps.get((gaps.len() * share / 100).min(gaps.len().saturating_sub(1)));
         let (all, all_mean) = mean(gaps.iter().copied());
-        // Some of it had passed when the last event was read.
-        let silence = |gap: &&Duration| **gap >= super::SILENCE * 3 / 4;
+        let silence = |gap: &&Duration| **gap >= super::LATE;
         let (silent, silent_mean) = mean(gaps.iter().filter(silence).copied());
         let (seen, seen_mean) = mean(gaps.iter().filter(|gap| !silence(gap)).copied());
         writeln!(

@@ -114,7 +114,6 @@ fn failed(home: &Home<'_>, args: &[&str]) -> String {
 
 /// All replicas are gone, and the proxy holds the question for one to come back: a person is told what is waited for.
 #[test]
-#[ignore = "the killed agent's connection is closed at once, and the question is refused instead of held"]
 fn chat_says_what_it_waits_for() {
     let sandbox = Sandbox::new();
     let engine = DemoEngine::start(&sandbox, "engine", &[]);

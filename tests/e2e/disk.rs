@@ -169,6 +169,11 @@ fn a_damaged_file_is_named_with_what_to_do() {
     let home = Home::new(&sandbox, "node");
     home.ask(&["mesh", "create"]);
     let args = [&PROXY, &LOOPBACK[..]].concat();
+    // Some files are there only once it has run.
+    let mut node = home.start(&args);
+    node.process.signal(Signal::TERM);
+    assert!(node.process.wait(PATIENCE).success());
+    let home = node.home;
     let start_with = |file: &str, damage: &dyn Fn(&mut Vec<u8>)| {
         let path = home.folder().join(file);
         let right = std::fs::read(&path).unwrap();
@@ -185,7 +190,7 @@ fn a_damaged_file_is_named_with_what_to_do() {
     for file in ["identity.key", "mesh.key", "certificate"] {
         start_with(file, &cut_short);
     }
-    for file in ["certificate", "issuer.db"] {
+    for file in ["certificate", "issuer.db", "keys.db", "usage.db"] {
         start_with(file, &overwritten);
     }
     // Nothing but a cache: no reason not to start.

@@ -248,3 +248,69 @@ fn members_find_each_other_again_without_the_one_by_which_they_met() {
     endpoint.chat("demo", "hello", 4).unwrap().content();
     assert!(start.elapsed() < Duration::from_secs(10), "found each other after {:?}", start.elapsed());
 }
+
+/// C21: all that passes between the two passes a relay, over a cable that loses many packets: heartbeats come late or not at
+/// all, and who serves is asked all the same. Once there is a direct way to another, that is taken; and when the relay dies
+/// under load, nobody is told of an error.
+#[test]
+fn a_relayed_path_that_decays_is_the_last_choice_and_ejects_nobody() {
+    let sandbox = Sandbox::new();
+    let Some(mut lab) = Lab::new(&sandbox) else { return };
+    let hosts = lab.star(&["p", "r", "a", "b"]);
+    let [p, r, a, b] = &hosts[..] else { panic!() };
+    let home = Home::within(&sandbox, "p", &p.namespace);
+    home.ask(&["mesh", "create"]);
+    let proxy = start(home, &PROXY, p, &["--first-byte-timeout", "10"]);
+    let member = |name: &str, role: &str, host: &Host| {
+        let home = Home::within(&sandbox, name, &host.namespace);
+        home.join(&proxy.home.ask(&["invite", "--role", role]));
+        home
+    };
+    let mut relay = start(member("r", "relay", r), &["relay"], r, &[]);
+    let relayed = member("a", "agent", a);
+    lab.part(&[p], &[a]);
+    let by = format!("/ip4/{}/tcp/4480/p2p/{}", r.address, relay.peer_id());
+    let through = format!("{by}/p2p-circuit");
+    let args = ["agent", "--no-mdns", "--listen", &through, "--peer", &by, "--launch", "demo"];
+    let relayed = relayed.start(&[&args[..], &ENGINE].concat());
+    proxy.wait_for_replicas("demo", 1);
+    let peers = proxy.home.list(&["peers"]);
+    let of_agent = peers.as_array().unwrap().iter().find(|peer| peer["peer"] == relayed.peer_id()).unwrap();
+    assert_eq!(of_agent["reachability"], "relayed", "{of_agent}");
+    let endpoint = proxy.endpoint();
+    let load = || {
+        let plan = Plan { clients: 4, model: "demo".into(), tokens: 20, stream: true };
+        within(&p.namespace, || Load::start(&endpoint, &plan))
+    };
+
+    let decays = load();
+    decays.wait_for_more(10);
+    lab.lose(&r.namespace, 8);
+    decays.wait_for_more(60);
+    lab.mend(&r.namespace);
+    decays.wait_for_more(10);
+    decays.finish().assert_none_failed();
+    let metrics = within(&p.namespace, || endpoint.get("/metrics")).unwrap().text();
+    let ejections = metrics.lines().find(|line| line.starts_with("dunlin_proxy_ejections_total")).unwrap_or_default();
+    assert_eq!(ejections, "dunlin_proxy_ejections_total 0", "who served was ejected");
+
+    // Its reservation ends with the relay, in the middle of answers.
+    let dies = load();
+    dies.wait_for_more(10);
+    let direct = start(member("b", "agent", b), &AGENT, b, &ENGINE);
+    proxy.wait_for_exact("demo", 2);
+    dies.wait_for_more(10);
+    relay.process.kill();
+    dies.wait_for_more(30);
+    dies.finish().assert_none_failed();
+    assert_eq!(relayed.process.output().matches("engine serves").count(), 1, "its engine was given up");
+
+    relay.restart(&[&["relay"], &listening(r).iter().map(String::as_str).collect::<Vec<_>>()[..]].concat());
+    proxy.wait_for_replicas("demo", 2);
+    let chooses = load();
+    chooses.wait_for_more(40);
+    let report = chooses.finish();
+    report.assert_none_failed();
+    let by_replica = report.by_replica();
+    assert!(by_replica.keys().all(|replica| replica.starts_with(&direct.peer_id())), "{by_replica:?}");
+}

@@ -30,7 +30,7 @@ impl Head {
 }
 
 /// What the client has of a stream.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Kept {
     endpoint: Endpoint,
     head: Option<Head>,
@@ -115,7 +115,7 @@ impl Kept {
 }
 
 /// What an event looks like but for its text: the bytes before and after that.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Shape {
     before: Box<[u8]>,
     after: Box<[u8]>,

@@ -7,7 +7,7 @@ use dunlin_protocol::runtime::continuation::Seam;
 use serde_json::{Map, Value};
 
 /// The joint of two streams.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Splice {
     head: Head,
     /// Choices whose first event went out before: one bit each.

@@ -25,27 +25,41 @@ use tokio::time;
 
 /// How often one stream may go on elsewhere.
 const LOSSES: usize = 3;
+/// How often it may do so because its replica was late.
+const SECONDS: usize = 4;
 /// How long a count of tokens is waited for, once everybody has been asked.
 const COUNT: Duration = Duration::from_secs(2);
 /// How long the last one asked has before the next one is asked too.
-const COUNT_ALONE: Duration = Duration::from_millis(200);
+const COUNT_ALONE: Duration = Duration::from_millis(50);
 /// Replicas that are asked for one.
 const COUNTERS: usize = 8;
 /// Largest answer to that, bytes: engines list every token.
 const COUNT_BYTES: usize = 4 << 20;
 
-/// What is kept of a stream for when its replica is lost.
+/// What is kept of a stream for when its replica is lost, or late.
+#[derive(Clone)]
 pub(crate) struct Keep {
     dispatcher: Arc<Dispatcher>,
-    ask: Ask,
+    ask: Arc<Ask>,
     kept: Kept,
     /// What answers now; `None` where that isn't known.
     kin: Option<Kin>,
     /// Set once it has gone on elsewhere.
     splice: Option<Splice>,
     losses: usize,
+    /// How often it went on because its replica was late.
+    seconds: usize,
     /// How long the client may hear nothing while another replica is asked.
     pub(crate) silence: Duration,
+}
+
+/// How another replica is had.
+#[derive(Debug, Clone, Copy)]
+enum Turn {
+    /// As for a request that comes; nobody else answers this one.
+    InLine,
+    /// Only one that is free: the stream's own may come back.
+    AtOnce,
 }
 
 /// A stream that goes on.
@@ -79,7 +93,17 @@ impl Keep {
             return Some(Err(Refusal::LargeRequest));
         }
         let kin = dispatcher.kin(replica, &ask.want.model);
-        Some(Ok(Box::new(Self { dispatcher, ask, kept: Kept::new(endpoint), kin, splice: None, losses: 0, silence })))
+        let ask = Arc::new(ask);
+        Some(Ok(Box::new(Self {
+            dispatcher,
+            ask,
+            kept: Kept::new(endpoint),
+            kin,
+            splice: None,
+            losses: 0,
+            seconds: 0,
+            silence,
+        })))
     }
 
     /// Whole events on their way to the client: what of them goes out.
@@ -104,26 +128,48 @@ impl Keep {
             return Err(Refusal::Often);
         }
         self.losses += 1;
+        self.asked_for(lost, Turn::InLine)
+    }
+
+    /// Begins to ask another replica for the rest while `late` is silent.
+    ///
+    /// # Errors
+    /// The stream may not go on.
+    pub(crate) fn beside(&self, late: ReplicaId) -> Result<BoxFuture<'static, Result<Resumed, Refusal>>, Refusal> {
+        let mut copy = Box::new(self.clone());
+        copy.seconds += 1;
+        if copy.seconds > SECONDS {
+            return Err(Refusal::Often);
+        }
+        copy.asked_for(late, Turn::AtOnce)
+    }
+
+    fn asked_for(
+        self: Box<Self>,
+        lost: ReplicaId,
+        turn: Turn,
+    ) -> Result<BoxFuture<'static, Result<Resumed, Refusal>>, Refusal> {
         let way = self.kept.way(self.ask.body.whole().map(Bytes::as_ref).unwrap_or_default())?;
         Ok(Box::pin(async move {
             match way {
-                Way::Again => self.again(lost).await,
-                Way::On(rest) => self.go_on(lost, &rest).await,
+                Way::Again => self.again(lost, turn).await,
+                Way::On(rest) => self.go_on(lost, turn, &rest).await,
             }
         }))
     }
 
-    async fn again(mut self: Box<Self>, lost: ReplicaId) -> Result<Resumed, Refusal> {
+    async fn again(mut self: Box<Self>, lost: ReplicaId, turn: Turn) -> Result<Resumed, Refusal> {
         let mut ticket = Ticket::default();
         ticket.failed_on(lost);
         // What was lost is asked again only where there is no other, even if others are out of rotation for a moment.
         let alone = !self.dispatcher.any(&self.ask.want.model, &|replica| *replica != lost);
-        let relay = self.dispatcher.stream(&self.ask, ticket, &|replica| alone || *replica != lost).await?;
+        let may = |replica: &ReplicaId| alone || *replica != lost;
+        let relay = self.dispatcher.stream(&self.ask, turn, ticket, &may).await?;
         self.splice = self.kept.splice_again();
         Ok(self.resumed(relay, "asked_again"))
     }
 
-    async fn go_on(mut self: Box<Self>, lost: ReplicaId, rest: &Rest) -> Result<Resumed, Refusal> {
+    async fn go_on(mut self: Box<Self>, lost: ReplicaId, turn: Turn, rest: &Rest) -> Result<Resumed, Refusal> {
         let model = self.ask.want.model.clone();
         let kin = self.kin.clone().ok_or(Refusal::NoReplica)?;
         let dispatcher = Arc::clone(&self.dispatcher);
@@ -144,7 +190,7 @@ impl Keep {
             let able = |replica: &Replica| kin.goes_on_at(replica, &model);
             *id != lost && directory.read(|directory| directory.replica(id).is_some_and(able))
         };
-        let relay = dispatcher.stream(&ask, ticket, &may).await?;
+        let relay = dispatcher.stream(&ask, turn, ticket, &may).await?;
         self.splice = self.kept.splice(rest, sent);
         Ok(self.resumed(relay, "continued"))
     }
@@ -216,10 +262,21 @@ impl Dispatcher {
     async fn stream(
         &self,
         ask: &Ask,
-        ticket: Ticket,
+        turn: Turn,
+        mut ticket: Ticket,
         may: &(dyn Fn(&ReplicaId) -> bool + Sync),
     ) -> Result<Box<Relay>, Refusal> {
-        let answer = self.first_answer(ask, ticket, may).await.map_err(|error| Refusal::Failed(error.to_string()))?;
+        let answer = match turn {
+            Turn::InLine => {
+                self.first_answer(ask, ticket, may).await.map_err(|why| Refusal::Failed(why.to_string()))?
+            }
+            Turn::AtOnce => {
+                let lease = self.pool.second(&ask.want, &ticket.tried).filter(|lease| may(&lease.replica()));
+                let lease = lease.ok_or(Refusal::NoReplica)?;
+                let outcome = self.ask_beside(ask, lease, &mut ticket.tried, may).await;
+                outcome.answer.map_err(|_| Refusal::Failed("another replica failed as well".to_owned()))?
+            }
+        };
         if answer.status() == StatusCode::OK && answer.body().is_event_stream() {
             return Ok(Box::new(answer.into_body()));
         }

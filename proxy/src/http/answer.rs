@@ -4,6 +4,7 @@
 mod guarded;
 mod held;
 mod relay;
+mod rhythm;
 
 pub(crate) use guarded::Guarded;
 pub(crate) use held::{Held, Outcome};

@@ -1,12 +1,19 @@
 //! Why keys are not made, changed or read.
 
 use super::{KEYS, NAME_CHARS, TENANTS, wire};
+use crate::database;
 
 /// Why keys could not be read or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// SQLite refused.
-    #[error("key database {path}: {source}")]
+    #[error(
+        "key database {path}: {source}{}",
+        database::advice(
+            source,
+            "the other endpoints of the mesh fill it again, and keys that only this one knew are gone"
+        )
+    )]
     Database {
         /// The file.
         path: String,
@@ -14,7 +21,7 @@ pub enum Error {
         source: rusqlite::Error,
     },
     /// The file's mode could not be set.
-    #[error("key database {path}: {source}")]
+    #[error("key database {path}: {source}{}", database::advice_on_file(source))]
     File {
         /// The file.
         path: String,

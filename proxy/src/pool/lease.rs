@@ -7,7 +7,10 @@ use dunlin_protocol::{
     id::{ModelId, ReplicaId},
 };
 use http::{HeaderName, HeaderValue};
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 /// A slot of a replica, ours until dropped.
 pub(crate) struct Lease {
@@ -34,6 +37,11 @@ impl Lease {
     /// How it was chosen.
     pub(crate) fn step(&self) -> Step {
         self.grant.step
+    }
+
+    /// When the first token is expected; `None` where nothing was measured.
+    pub(crate) fn expected(&self) -> Option<Duration> {
+        self.grant.expected
     }
 
     /// What the agent is to know of the request: the values of [`hop::PROMPT`] and [`hop::LINE`].

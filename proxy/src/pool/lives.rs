@@ -83,7 +83,8 @@ pub(super) fn serves(replica: &Replica) -> bool {
     replica.state == ReplicaState::Ready && replica.reachability.is_connected()
 }
 
-fn is_recent(at: Instant, now: Instant) -> bool {
+/// Whether what happened `at` that time counts still.
+pub(super) fn is_recent(at: Instant, now: Instant) -> bool {
     now.saturating_duration_since(at) < RECENT
 }
 

@@ -33,14 +33,14 @@ pub(super) enum Tier {
     Relayed,
     /// Its engine says nothing, to anybody.
     Silent,
-    /// This request failed there already.
-    Tried,
     /// Its connection is silent.
     Suspect,
+    /// Its failures keep it out. One that is well again is found out sooner here than where this request has failed.
+    Ejected,
+    /// This request failed there already.
+    Tried,
     /// Lost.
     Gone,
-    /// Its failures keep it out.
-    Ejected,
 }
 
 impl Tier {
@@ -94,6 +94,12 @@ impl Assessment {
     /// What comes before cost.
     pub(super) fn order(&self) -> (Room, Tier) {
         (self.room, self.tier)
+    }
+
+    /// How long its first token takes by its own measurements, with what is ahead of it.
+    pub(super) fn measured(&self) -> Option<Duration> {
+        let prefill = (f64::from(self.ahead_kib) + self.new_kib) * self.speed.per_kib_us.unwrap_or(0.0);
+        self.speed.first_token_us.map(|us| Duration::from_micros((us + prefill) as u64))
     }
 
     /// The step that applied to this one when the pool as a whole stands on `pool`.
@@ -197,13 +203,11 @@ fn ending_on_the_way(rtt: Option<Duration>, slots: u32, speed: &Speed) -> u32 {
 }
 
 fn tier(candidate: &Candidate, silent: Duration, speed: &Speed, ask: &Ask<'_>) -> Tier {
-    if candidate.own.standing == Standing::Ejected {
-        return Tier::Ejected;
-    }
     match candidate.reach {
-        Reach::Suspect => Tier::Suspect,
         Reach::Gone => Tier::Gone,
         _ if ask.tried.contains(&candidate.replica) => Tier::Tried,
+        _ if candidate.own.standing == Standing::Ejected => Tier::Ejected,
+        Reach::Suspect => Tier::Suspect,
         _ if silent >= SILENT || is_late(candidate, speed) => Tier::Silent,
         Reach::Direct => Tier::Direct,
         Reach::Unknown => Tier::Unknown,

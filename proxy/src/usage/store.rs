@@ -23,7 +23,10 @@ const COUNTS: &str = "requests, errors, prompt, completion, cached, estimated, m
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// SQLite refused.
-    #[error("usage database {path}: {source}")]
+    #[error(
+        "usage database {path}: {source}{}",
+        database::advice(source, "the other endpoints of the mesh fill it again, as far as they had heard of it")
+    )]
     Database {
         /// The file.
         path: String,
@@ -31,7 +34,7 @@ pub enum Error {
         source: rusqlite::Error,
     },
     /// The file's mode could not be set.
-    #[error("usage database {path}: {source}")]
+    #[error("usage database {path}: {source}{}", database::advice_on_file(source))]
     File {
         /// The file.
         path: String,

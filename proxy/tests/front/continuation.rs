@@ -90,6 +90,36 @@ async fn silence_is_a_loss_and_comments_are_none() {
     mesh.until(|_| engine.now() == 0).await;
 }
 
+/// How it went on so far tells long before the deadline (half a minute) that something is wrong. It is not given up for that.
+#[tokio::test]
+async fn another_goes_on_with_a_stream_that_is_late_unless_it_comes_back_first() {
+    let mesh = Mesh::new().await;
+    let begun = [ROLE, ONE, ONE, ONE, ONE, ONE];
+    let stops = move |pause| Play::Pause([&begun[..], &[LAST, DONE]].concat(), begun.len(), pause);
+    let minute = Duration::from_secs(60);
+    let (engine, _agents) = pair(&mesh, stops(minute), whole(&[ROLE, TWO, LAST, DONE])).await;
+    let since = Instant::now();
+    let text = mesh.client().post(CHAT, BODY).await.text();
+    assert!(text.contains(": continued by") && text.contains("\" two\"") && text.ends_with(DONE), "{text}");
+    assert!(since.elapsed() < Duration::from_secs(4), "{:?}", since.elapsed());
+    // It was let go, and is not taken for lost.
+    mesh.until(|_| engine.now() == 0).await;
+    assert_eq!((lost(&mesh, "continued").await, mesh.metric("dunlin_proxy_broken_answers_total").await), (1.0, 0.0));
+
+    // The other would take longer.
+    engine.play(Play::By(Arc::new(move |asked: &Asked, _| match asked.path.as_str() {
+        "/engine/tokenize" => Play::Say(StatusCode::OK, "application/json", Bytes::from_static(b"{\"count\":5}")),
+        _ if asked.body.windows(9).any(|part| part == b"assistant") => Play::Hang,
+        _ => stops(Duration::from_millis(900)),
+    })));
+    let asked = engine.asked();
+    let text = mesh.client().post(CHAT, BODY).await.text();
+    assert_eq!(text, [&begun[..], &[LAST, DONE]].concat().concat());
+    assert!(engine.asked() >= asked + 3, "nobody was asked beside it");
+    assert_eq!(lost(&mesh, "continued").await, 1.0);
+    mesh.until(|_| engine.now() == 0).await;
+}
+
 #[tokio::test]
 async fn a_replica_that_refuses_the_rest_ends_the_stream_with_its_error() {
     let mesh = Mesh::new().await;

@@ -31,6 +31,8 @@ pub(crate) enum Play {
     Say(StatusCode, &'static str, Bytes),
     /// Events, one each so often; `true`: the end is clean, else the stream breaks.
     Stream(Vec<&'static str>, Duration, bool),
+    /// Events, one after the other, with a pause before the one of this number; the end is clean.
+    Pause(Vec<&'static str>, usize, Duration),
     /// The beginning of a JSON answer, and then a broken stream.
     Half(&'static str),
     /// The head at once, and then nothing.
@@ -166,6 +168,13 @@ async fn answer(State(engine): State<Arc<Inner>>, request: Request) -> Response 
         Play::Slow(time) => {
             tokio::time::sleep(time).await;
             said(StatusCode::OK, "application/json", Body::from("{\"slow\":true}"))
+        }
+        Play::Pause(pieces, at, pause) => {
+            let paced = stream::iter(pieces.into_iter().enumerate()).then(move |(nth, piece)| async move {
+                tokio::time::sleep(if nth == at { pause } else { Duration::from_millis(5) }).await;
+                Ok(Bytes::from_static(piece.as_bytes()))
+            });
+            events(paced.boxed(), in_flight)
         }
         Play::Stream(pieces, gap, clean) => {
             let end = (!clean).then(|| Err(std::io::Error::other("died")));

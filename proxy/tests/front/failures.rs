@@ -64,6 +64,32 @@ async fn a_hung_replica_costs_one_deadline_and_is_left_for_another() {
     mesh.until(|_| hangs.now() == 0).await;
 }
 
+/// What has never been measured is late after an eighth of its deadline, and then several are asked together.
+#[tokio::test]
+async fn others_are_asked_beside_those_that_hang_and_the_first_answer_is_taken() {
+    let deadline = Duration::from_secs(8);
+    let mesh = Mesh::with(|config| config.first_byte = Some(deadline)).await;
+    let hangs = Engine::new(Play::Hang);
+    let _hang = [mesh.agent(&["m"], 4, &hangs).await, mesh.agent(&["m"], 4, &hangs).await];
+    let good = Engine::new(Play::Stream(vec!["data: [DONE]\n\n"], Duration::from_millis(10), true));
+    let agent = mesh.agent(&["m"], 4, &good).await;
+    // Among three, the good one is the first in its turn for some.
+    for _ in 0..6 {
+        let since = Instant::now();
+        let answer = mesh.client().stream("m").await;
+        assert_eq!((answer.status, answer.header("x-dunlin-replica")), (StatusCode::OK, &*agent.replica().to_string()));
+        assert!(since.elapsed() < deadline / 2, "{:?}", since.elapsed());
+    }
+    assert!(hangs.asked() >= 2 && mesh.metric("dunlin_proxy_retries_total{cause=\"late\"}").await >= 2.0);
+    mesh.until(|_| hangs.now() == 0).await;
+    // An answer in one piece may take as long as it likes, on a connection that is alive.
+    let slow = Engine::new(Play::Slow(Duration::from_millis(1500)));
+    let _slow = mesh.agent(&["n"], 4, &slow).await;
+    let _other = mesh.agent(&["n"], 4, &slow).await;
+    assert_eq!(mesh.client().chat("n").await.status, StatusCode::OK);
+    assert_eq!(slow.asked(), 1);
+}
+
 #[tokio::test]
 async fn bad_gateways_go_elsewhere_and_the_replica_is_ejected_and_returns() {
     let mesh = Mesh::new().await;

@@ -3,6 +3,7 @@
 use super::{
     Broken,
     held::{Waited, Waiting},
+    rhythm::Rhythm,
 };
 use crate::{
     continuation::Refusal,
@@ -30,6 +31,7 @@ use dunlin_protocol::{
     load::LoadReport,
     runtime::Deadlines,
 };
+use futures::{FutureExt, TryFutureExt, future::BoxFuture};
 use http_body::{Body, Frame, SizeHint};
 use std::{
     pin::Pin,
@@ -37,6 +39,9 @@ use std::{
     task::{Context, Poll, ready},
 };
 use tokio::time::Instant;
+
+/// Another replica being asked for the rest of a stream.
+type Asking = BoxFuture<'static, Result<Resumed, Refusal>>;
 
 /// How OpenAI's streams end.
 const DONE: &[u8] = b"data: [DONE]\n\n";
@@ -48,13 +53,14 @@ pub(crate) struct Watched {
     /// The model that is asked, under its own name.
     model: ModelId,
     silence: Silence,
+    rhythm: Rhythm,
 }
 
 impl Watched {
     /// A stream that begins, lost when it says nothing, or nothing but comments, for too long.
     pub(crate) fn new(dialect: Dialect, model: ModelId, deadlines: Deadlines) -> Self {
         let silence = Silence::new(deadlines.inter_token, deadlines.whole);
-        Self { watch: Watch::default(), dialect, model, silence }
+        Self { watch: Watch::default(), dialect, model, silence, rhythm: Rhythm::new(deadlines.inter_token) }
     }
 
     /// What goes out of what came in: see [`Watch::push`].
@@ -102,6 +108,8 @@ pub(crate) struct Relay {
     keep: Option<Result<Box<Keep>, Refusal>>,
     /// Another replica is being asked.
     resuming: Option<Waiting<Result<Resumed, Refusal>>>,
+    /// The same while this one is late, and may still be the first.
+    beside: Option<Asking>,
     lease: Option<Lease>,
     /// The answer is an error of the engine: that it came whole is no success.
     failing: bool,
@@ -126,10 +134,23 @@ impl Relay {
     ) -> Self {
         let First { piece: first, memory, whole, trailers } = first;
         let all_there = whole || rest.is_end_stream();
-        let (keep, resuming, last_load) = (None, None, None);
+        let (keep, resuming, beside, last_load) = (None, None, None, None);
         let (rest, lease) = (Some(rest), Some(lease));
-        let mut relay =
-            Self { first, memory, rest, watch, keep, resuming, lease, failing, tally, last_load, handle, metrics };
+        let mut relay = Self {
+            first,
+            memory,
+            rest,
+            watch,
+            keep,
+            resuming,
+            beside,
+            lease,
+            failing,
+            tally,
+            last_load,
+            handle,
+            metrics,
+        };
         relay.take(&trailers);
         if all_there {
             relay.rest = None;
@@ -163,6 +184,8 @@ impl Relay {
     fn pass(&mut self, piece: Bytes) -> Option<Frame<Bytes>> {
         let mut out = match &mut self.watch {
             Some(watched) => {
+                watched.rhythm.heard();
+                self.beside = None;
                 if sse::is_comment(&piece) {
                     watched.silence.murmured();
                 } else {
@@ -271,8 +294,14 @@ impl Relay {
         let refusal = match (self.keep.take(), lost) {
             (Some(Ok(keep)), Some(lost)) => {
                 let silence = keep.silence;
+                let asked = self.beside.take();
                 match keep.resume(lost) {
                     Ok(resumed) => {
+                        let resumed = match asked {
+                            // It has a head start, and may find nobody free.
+                            Some(asked) => asked.or_else(|_| resumed).boxed(),
+                            None => resumed,
+                        };
                         self.resuming = Some(Waiting::new(resumed, Instant::now() + silence, silence));
                         self.watch = Some(watched);
                         return Next::GoesOn;
@@ -293,6 +322,30 @@ impl Relay {
         // Behind half a line it would be part of that.
         let mid_line = watched.is_some_and(|watched| watched.watch.is_mid_line());
         Frame::data(if mid_line { [b"\n\n", event.as_ref()].concat().into() } else { event })
+    }
+
+    /// Nothing has come: asks another replica for the rest once that is unusual, and takes it from there if it comes first.
+    fn poll_beside(&mut self, cx: &mut Context<'_>) -> Poll<Frame<Bytes>> {
+        loop {
+            if self.beside.is_none() {
+                let (Some(watched), Some(lease)) = (&mut self.watch, &self.lease) else { return Poll::Pending };
+                let (Some(Ok(keep)), Stage::Open) = (&self.keep, watched.watch.stage()) else { return Poll::Pending };
+                ready!(watched.rhythm.poll_late(cx));
+                // Later again, whatever comes of this.
+                watched.rhythm.wait_again();
+                self.beside = keep.beside(lease.replica()).ok();
+            }
+            let Some(beside) = &mut self.beside else { continue };
+            let answer = ready!(beside.as_mut().poll(cx));
+            self.beside = None;
+            if let Ok(resumed) = answer {
+                self.metrics.retried("late");
+                if let Some(lease) = &mut self.lease {
+                    lease.failed();
+                }
+                return Poll::Ready(self.resumed(Ok(resumed)));
+            }
+        }
     }
 
     /// Another replica was asked.
@@ -357,7 +410,10 @@ impl Body for Relay {
                     return Poll::Ready(Some(Ok(frame)));
                 }
             }
-            let next = match ready!(this.poll_rest(cx)) {
+            let Poll::Ready(rest) = this.poll_rest(cx) else {
+                return this.poll_beside(cx).map(|frame| Some(Ok(frame)));
+            };
+            let next = match rest {
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(piece) => match this.pass(piece) {
                         Some(frame) => return Poll::Ready(Some(Ok(frame))),
