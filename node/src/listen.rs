@@ -1,9 +1,17 @@
 //! Starting to listen, and saying in words why that failed.
 
 use crate::{addresses, behaviour::Behaviour, config::Config, node::Error};
-use libp2p::{Multiaddr, Swarm, multiaddr::Protocol};
+use libp2p::{Multiaddr, Swarm, core::transport::ListenerId, multiaddr::Protocol};
 use socket2::{Domain, Socket, Type};
-use std::{io, net::SocketAddr};
+use std::{
+    collections::HashMap,
+    io,
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+/// Between two askings for a place at a relay that was lost.
+const AGAIN: Duration = Duration::from_secs(3);
 
 /// Whether all of these addresses could be listened on now.
 ///
@@ -13,17 +21,57 @@ pub fn check(addresses: &[Multiaddr]) -> Result<(), Error> {
     addresses.iter().try_for_each(|address| check_free(address).map_err(|cause| refused(address.clone(), &cause)))
 }
 
+/// The places at relays, which end with the connection to the relay and are asked for again as long as this process runs.
+#[derive(Debug, Default)]
+pub(crate) struct Places {
+    held: HashMap<ListenerId, Multiaddr>,
+    lost: Vec<(Multiaddr, Instant)>,
+}
+
+impl Places {
+    fn hold(&mut self, listener: ListenerId, address: Multiaddr) {
+        if addresses::is_relayed(&address) {
+            self.held.insert(listener, address);
+        }
+    }
+
+    /// A listener has ended. Whether it was such a place.
+    pub(crate) fn lose(&mut self, listener: ListenerId, now: Instant) -> bool {
+        let lost = self.held.remove(&listener).map(|address| (address, now + AGAIN));
+        self.lost.extend(lost.clone());
+        lost.is_some()
+    }
+
+    /// Those that are to be asked for again at `now`.
+    fn due(&mut self, now: Instant) -> Vec<Multiaddr> {
+        let due = self.lost.extract_if(.., |(_, at)| *at <= now);
+        due.map(|(address, _)| address).collect()
+    }
+
+    /// Asks for those that were lost.
+    pub(crate) fn ask_again(&mut self, swarm: &mut Swarm<Behaviour>, now: Instant) {
+        for address in self.due(now) {
+            match swarm.listen_on(address.clone()) {
+                Ok(listener) => self.hold(listener, address),
+                Err(error) => {
+                    tracing::debug!(%address, %error, "no place at the relay");
+                    self.lost.push((address, now + AGAIN));
+                }
+            }
+        }
+    }
+}
+
 /// A node that could not start.
-pub(crate) fn listen(swarm: &mut Swarm<Behaviour>, config: &Config) -> Result<(), Error> {
+pub(crate) fn listen(swarm: &mut Swarm<Behaviour>, config: &Config) -> Result<Places, Error> {
     check(&config.listen)?;
-    for address in &config.listen {
-        swarm.listen_on(address.clone()).map_err(|cause| refused(address.clone(), &cause))?;
+    let relayed = config.relays.iter().map(|relay| relay.clone().with(Protocol::P2pCircuit));
+    let mut places = Places::default();
+    for address in config.listen.iter().cloned().chain(relayed) {
+        let listener = swarm.listen_on(address.clone()).map_err(|cause| refused(address.clone(), &cause))?;
+        places.hold(listener, address);
     }
-    for relay in &config.relays {
-        let address = relay.clone().with(Protocol::P2pCircuit);
-        swarm.listen_on(address.clone()).map_err(|cause| refused(address, &cause))?;
-    }
-    Ok(())
+    Ok(places)
 }
 
 /// Transports wrap what the system said in errors that say nothing.
@@ -103,6 +151,21 @@ mod tests {
         let relayed = format!("/ip4/192.0.2.7/tcp/4480/p2p/{peer}/p2p-circuit").parse().unwrap();
         check_free(&relayed).unwrap();
         assert!(check_free(&"/ip4/192.0.2.7/tcp/4480".parse().unwrap()).is_err());
+    }
+
+    #[test]
+    fn a_place_that_was_lost_is_due_again_after_a_while_and_a_port_is_not() {
+        let now = Instant::now();
+        let relayed: Multiaddr =
+            format!("/ip4/192.0.2.7/tcp/4480/p2p/{}/p2p-circuit", libp2p::PeerId::random()).parse().unwrap();
+        let (place, port) = (ListenerId::next(), ListenerId::next());
+        let mut places = Places::default();
+        places.hold(place, relayed.clone());
+        places.hold(port, "/ip4/192.0.2.7/tcp/4480".parse().unwrap());
+        assert!(places.lose(place, now) && !places.lose(port, now) && !places.lose(place, now));
+        assert!(places.due(now).is_empty());
+        assert_eq!(places.due(now + AGAIN), [relayed]);
+        assert!(places.due(now + AGAIN).is_empty());
     }
 
     #[test]

@@ -114,7 +114,7 @@ impl Node {
             .with_substream_upgrade_protocol_override(upgrade::Version::V1Lazy)
             .with_smart_dial();
         let mut swarm = Swarm::new(transport, behaviour, own.peer, swarm_config);
-        listen::listen(&mut swarm, &config)?;
+        let places = listen::listen(&mut swarm, &config)?;
         for address in &config.external {
             swarm.add_external_address(address.clone());
         }
@@ -166,6 +166,7 @@ impl Node {
             state: config.state,
             roles,
             external: config.external,
+            places,
             registration: Registration::new(mesh.identity, epoch, roles),
             look_ups: LookUps::default(),
             dials: Dials::default(),

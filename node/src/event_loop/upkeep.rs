@@ -141,6 +141,7 @@ impl EventLoop {
     pub(super) fn keep_house(&mut self, now: Instant) {
         self.shared.directory.expire(now);
         self.warn_of_duplicates(now);
+        self.places.ask_again(&mut self.swarm, now);
         self.swarm.behaviour_mut().kad.store_mut().expire(now);
         self.unblock();
         self.close_denied();

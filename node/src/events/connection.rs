@@ -47,9 +47,12 @@ impl EventLoop {
                 self.on_listeners();
             }
             SwarmEvent::ExpiredListenAddr { .. } => self.on_listeners(),
-            SwarmEvent::ListenerClosed { addresses, reason, .. } => {
-                if let Err(error) = reason {
-                    tracing::error!(?addresses, %error, "listener ended");
+            SwarmEvent::ListenerClosed { listener_id, addresses, reason } => {
+                let error = reason.err().map(tracing::field::display);
+                if self.places.lose(listener_id, Instant::now()) {
+                    tracing::warn!(?addresses, error, "the place at the relay is lost; it is asked for again");
+                } else if error.is_some() {
+                    tracing::error!(?addresses, error, "listener ended");
                 }
                 self.on_listeners();
             }
