@@ -265,7 +265,7 @@ impl<W> Balancer<W> {
             guess: best.guess,
             waited,
             patience,
-            expected: best.measured.map(|measured| measured.max(Duration::from_micros(best.cost as u64))),
+            expected_ms: best.expected_ms(),
             probe,
             since: now,
             begun: false,

@@ -292,6 +292,16 @@ pub struct Ranked {
     pub guess: bool,
 }
 
+impl Ranked {
+    /// When its first token is expected, milliseconds: by its own measurements, or by its place in the pool where that says
+    /// more.
+    #[must_use]
+    pub fn expected_ms(&self) -> Option<u32> {
+        let measured = self.measured?.max(Duration::from_micros(self.cost as u64));
+        Some(u32::try_from(measured.as_millis()).unwrap_or(u32::MAX))
+    }
+}
+
 /// Orders the usable candidates, best first. Draining ones are left out; silent, suspect, ejected and already tried ones
 /// come last, and are free only when there is nobody else at all.
 pub fn rank(candidates: &[Candidate], ask: &Ask<'_>, now: Instant, rng: &mut impl Rng) -> Vec<Ranked> {

@@ -89,8 +89,8 @@ pub struct Grant {
     pub waited: Duration,
     /// How long it may wait at the replica for a slot: not at all where another is free.
     pub patience: Duration,
-    /// When its first token is expected, after it was sent; `None` where nothing was measured.
-    pub expected: Option<Duration>,
+    /// When its first token is expected after it was sent, milliseconds; `None` where nothing was measured.
+    pub expected_ms: Option<u32>,
     /// It is the one request that tries an ejected replica, and has no verdict yet.
     pub(super) probe: bool,
     pub(super) since: Instant,

@@ -41,7 +41,7 @@ impl Lease {
 
     /// When the first token is expected; `None` where nothing was measured.
     pub(crate) fn expected(&self) -> Option<Duration> {
-        self.grant.expected
+        self.grant.expected_ms.map(|ms| Duration::from_millis(ms.into()))
     }
 
     /// What the agent is to know of the request: the values of [`hop::PROMPT`] and [`hop::LINE`].
