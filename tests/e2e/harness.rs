@@ -10,6 +10,7 @@ pub(crate) mod load;
 pub(crate) mod netns;
 pub(crate) mod node;
 pub(crate) mod odd;
+mod played;
 pub(crate) mod process;
 pub(crate) mod replay;
 pub(crate) mod sandbox;

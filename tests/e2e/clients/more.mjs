@@ -1,7 +1,7 @@
 // Vercel's AI SDK against the endpoint. Expects the models `tinykjv` and `tinykjv-embed`.
 // Set OPENAI_BASE_URL and OPENAI_API_KEY.
 //
-// covers: /v1/chat/completions /v1/embeddings
+// covers: /v1/chat/completions /v1/completions /v1/embeddings
 import assert from "node:assert";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { embedMany, generateText, streamText } from "ai";
@@ -24,6 +24,11 @@ assert.ok(whole.text && whole.usage.outputTokens > 0, JSON.stringify(whole.usage
 let text = "";
 for await (const piece of streamText(ask).textStream) text += piece;
 assert.equal(text, whole.text);
+const completion = { ...ask, model: dunlin.completionModel("tinykjv") };
+const completed = await generateText(completion);
+let written = "";
+for await (const piece of streamText(completion).textStream) written += piece;
+assert.ok(written && written === completed.text, `${written} / ${completed.text}`);
 const { embeddings } = await embedMany({
   model: dunlin.textEmbeddingModel("tinykjv-embed"),
   values: ["light", "darkness"],

@@ -1,7 +1,8 @@
 """OpenAI's and Anthropic's SDKs against what real vLLM and SGLang said. Expects the model `smollm2-135m`.
 
 covers: /v1/chat/completions /v1/completions /v1/responses /v1/embeddings /v1/models
-covers with Anthropic: /v1/messages
+covers with Anthropic: /v1/messages /v1/models
+covers with LangChain: /v1/chat/completions /v1/completions /v1/responses
 
 Set OPENAI_BASE_URL, OPENAI_API_KEY and ENGINE."""
 
@@ -9,6 +10,7 @@ import os
 
 import anthropic
 import openai
+from langchain_openai import ChatOpenAI, OpenAI
 
 ENGINE, MODEL = os.environ["ENGINE"], "smollm2-135m"
 BASE = os.environ["OPENAI_BASE_URL"].removesuffix("/v1")
@@ -51,6 +53,13 @@ message = claude.messages.create(model=MODEL, max_tokens=6, messages=PROMPT)
 assert message.content[0].text and message.usage.output_tokens > 0, message
 with claude.messages.stream(model=MODEL, max_tokens=6, messages=PROMPT) as stream:
     assert "".join(stream.text_stream)
+
+assert MODEL in [model.id for model in claude.models.list()]
+
+chain = dict(model=MODEL, base_url=BASE + "/v1", api_key=os.environ["OPENAI_API_KEY"], max_retries=0, timeout=30)
+for model in (ChatOpenAI(**chain), ChatOpenAI(use_responses_api=True, **chain), OpenAI(**chain)):
+    words = [str(getattr(piece, "content", piece)) for piece in model.stream("Hello")]
+    assert model.invoke("Hello") and "".join(words), words
 
 # Each engine has its own way of saying no; clients see one.
 error = raises(openai.BadRequestError, lambda: client.chat.completions.create(model=MODEL, messages="hello"))

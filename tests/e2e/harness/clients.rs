@@ -96,9 +96,35 @@ impl Clients {
         run(sandbox.command("bash"), endpoint, &format!("tests/e2e/clients/{script}"), &[])
     }
 
-    /// The same for `llm`, the command line tool.
-    pub(crate) fn llm(&self, sandbox: &Sandbox) -> Command {
-        sandbox.command(self.folder.join("more/venv/bin/llm"))
+    /// The same with more of an environment.
+    pub(crate) fn shell_with(
+        &self,
+        sandbox: &Sandbox,
+        endpoint: &Endpoint,
+        script: &str,
+        environment: &[(&str, &str)],
+    ) -> Output {
+        let mut command = sandbox.command("bash");
+        command.envs(environment.iter().copied());
+        run(command, endpoint, &format!("tests/e2e/clients/{script}"), &[])
+    }
+
+    /// `llm`, the command line tool, asking for `model` in each of its ways.
+    pub(crate) fn llm(&self, sandbox: &Sandbox, endpoint: &Endpoint, model: &str) -> Output {
+        self.llm_with(sandbox, endpoint, model, &[])
+    }
+
+    /// The same for one stream only.
+    pub(crate) fn llm_once(&self, sandbox: &Sandbox, endpoint: &Endpoint, model: &str) -> Output {
+        self.llm_with(sandbox, endpoint, model, &[("ONCE", "1")])
+    }
+
+    fn llm_with(&self, sandbox: &Sandbox, endpoint: &Endpoint, model: &str, more: &[(&str, &str)]) -> Output {
+        let llm = self.folder.join("more/venv/bin/llm");
+        let home = sandbox.folder().join(format!("llm-{model}"));
+        let environment = [("LLM", llm.to_str()), ("LLM_USER_PATH", home.to_str()), ("MODEL", Some(model))];
+        let environment = environment.map(|(name, value)| (name, value.unwrap()));
+        self.shell_with(sandbox, endpoint, "llm.sh", &[&environment, more].concat())
     }
 
     /// Runs one of `examples/clients` against `endpoint`, as its first lines say.
