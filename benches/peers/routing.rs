@@ -2,7 +2,8 @@
 //!
 //! All balancers run at once, each with engines of its own and the same arrivals, so that what else the machine does
 //! strikes all alike. The engines' pace is set by timers: together they use a small part of the machine. Beside them
-//! stands the ideal queue for the same arrivals, reckoned: what is above it is what a choice, a hop or the machine costs.
+//! stand two queues for the same arrivals, reckoned: what is above the ideal one is what a choice, a hop or the machine
+//! costs, and what lies between the two is all that better choices can be worth beside a balancer that queues by itself.
 
 mod ideal;
 
@@ -13,6 +14,7 @@ use crate::{
     mesh::Engine,
 };
 use anyhow::{Context as _, Result};
+use ideal::Choice;
 use rand::{RngExt as _, SeedableRng as _, rngs::SmallRng};
 use std::{
     net::SocketAddr,
@@ -50,7 +52,8 @@ pub const ONE_SLOW: [Speed; 3] = [(8, 100), (8, 100), (8, 25)];
 pub fn run(kinds: &[Kind], speeds: &[Speed], rate: f64, extent: &Extent) -> Result<()> {
     let mut seen: Vec<Outcome> = kinds.iter().map(|_| Outcome::default()).collect();
     let mut taken = vec![vec![0; speeds.len()]; kinds.len()];
-    let mut ideal = Vec::new();
+    let mut reckoned = [("the ideal queue", Choice::Fastest), ("one queue that knows no pace", Choice::Fewest)]
+        .map(|one| (one, Vec::new()));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     for seed in 0..extent.seeds {
         // Fresh for each seed: none lives on what it has learned.
@@ -62,7 +65,10 @@ pub fn run(kinds: &[Kind], speeds: &[Speed], rate: f64, extent: &Extent) -> Resu
             engines.push(backends);
         }
         let arrivals: Arc<[Duration]> = arrivals(seed, rate, extent.requests).into();
-        ideal.extend(ideal::waits(speeds, &arrivals).into_iter().map(|wait| wait.as_secs_f64() * 1e3));
+        for ((_, choice), waits) in &mut reckoned {
+            let new = ideal::waits(speeds, &arrivals, *choice);
+            waits.extend(new.into_iter().map(|wait| wait.as_secs_f64() * 1e3));
+        }
         runtime.block_on(async {
             // What each has been asked before by the balancer itself.
             for (taken, engines) in taken.iter_mut().zip(&engines) {
@@ -94,15 +100,17 @@ pub fn run(kinds: &[Kind], speeds: &[Speed], rate: f64, extent: &Extent) -> Resu
         "| | mean | p50 | p99 | later than {WAITED_MS} ms | **dunlin's mean / its** | **dunlin's p99 / its** | to each engine | failed |\n\
          |---|---|---|---|---|---|---|---|---|"
     );
-    ideal.sort_by(f64::total_cmp);
-    let ideal_mean = ideal.iter().sum::<f64>() / ideal.len() as f64;
-    let ideal_p99 = ideal.get(ideal.len() * 99 / 100).copied().unwrap_or(f64::NAN);
-    println!(
-        "| the ideal queue, reckoned | {ideal_mean:.1} | 0 | {ideal_p99:.0} | {:.1} % | {:.2} | {:.2} | | |",
-        share_later(ideal.iter().copied()),
-        mean / ideal_mean,
-        p99 / ideal_p99,
-    );
+    for ((name, _), waits) in &mut reckoned {
+        waits.sort_by(f64::total_cmp);
+        let its_mean = waits.iter().sum::<f64>() / waits.len() as f64;
+        let its_p99 = waits.get(waits.len() * 99 / 100).copied().unwrap_or(f64::NAN);
+        println!(
+            "| {name}, reckoned | {its_mean:.1} | 0 | {its_p99:.0} | {:.1} % | {:.2} | {:.2} | | |",
+            share_later(waits.iter().copied()),
+            mean / its_mean,
+            p99 / its_p99,
+        );
+    }
     for ((kind, seen), taken) in kinds.iter().zip(&seen).zip(&taken) {
         println!(
             "| {} | {:.1} | {:.1} | {:.0} | {:.1} % | {:.2} | {:.2} | {} | {} |",
