@@ -1,9 +1,11 @@
 //! The examples for Prometheus and Grafana, held against real pages.
 
 use crate::harness::{PATIENCE, engine::DemoEngine, http::Endpoint, node::Mesh, sandbox::Sandbox, wait_for};
+use serde_json::json;
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,
+    thread,
 };
 
 /// Labels that Prometheus itself adds.
@@ -79,14 +81,20 @@ fn rules_and_dashboards_name_series_that_exist() {
     let sandbox = Sandbox::new();
     let mesh = Mesh::new(&sandbox, &[]);
     let agent = mesh.agent("a", &["--metrics-http", "127.0.0.1:0", "--launch", "demo"]);
-    let mut engine = DemoEngine::start(&sandbox, "engine", &[]);
+    let engine = DemoEngine::start(&sandbox, "engine", &[]);
     let _other = mesh.agent_of("b", &engine);
     mesh.proxy.wait_for_replicas("demo", 2);
     mesh.endpoint.chat("demo", "hello", 4).unwrap().content();
     // A series with labels is there once something was counted in it.
-    engine.process.kill();
-    wait_for("a try of the engine that has ended", PATIENCE, || {
-        mesh.endpoint.chat("demo", "hello", 4).unwrap().content();
+    let faults = json!({"die_after_tokens": 1, "death": "close", "times": 1});
+    assert_eq!(engine.direct().post("/demo/faults", &faults).unwrap().status, 200);
+    wait_for("a try of the engine that breaks one answer off", PATIENCE, || {
+        // More at once than one engine has slots.
+        thread::scope(|scope| {
+            for _ in 0..12 {
+                scope.spawn(|| mesh.endpoint.chat("demo", "hello", 4).unwrap().content());
+            }
+        });
         let page = Endpoint::open(mesh.endpoint.address).get("/metrics").unwrap().text();
         page.contains("dunlin_proxy_retries_total").then_some(())
     });
