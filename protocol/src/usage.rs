@@ -13,6 +13,10 @@ pub struct Usage {
     pub estimated: bool,
 }
 
+/// More tokens than any request has. What an engine or an agent says beyond is a mistake (`-1` read as unsigned, say), and
+/// must not upset sums.
+pub const MOST: u64 = 1 << 32;
+
 /// How an estimate is marked.
 const ESTIMATED: &str = "estimated";
 
@@ -26,12 +30,14 @@ impl Usage {
         format!("{prompt} {completion} {cached}{mark}")
     }
 
-    /// Reads what [`Self::to_header`] writes; `None` of anything else. More words may follow: a later version's.
+    /// Reads what [`Self::to_header`] writes; `None` of anything else. More words may follow: a later version's. No count
+    /// is over [`MOST`].
     #[must_use]
     pub fn from_header(value: &str) -> Option<Self> {
         let mut words = value.split(' ');
         let mut count = || words.next()?.parse().ok();
-        let (prompt, completion, cached) = (count()?, count()?, count()?);
+        let (prompt, completion, cached): (u64, u64, u64) = (count()?, count()?, count()?);
+        let [prompt, completion, cached] = [prompt, completion, cached].map(|count| count.min(MOST));
         Some(Self { prompt, completion, cached, estimated: words.next() == Some(ESTIMATED) })
     }
 }
@@ -51,6 +57,8 @@ mod tests {
             assert_eq!(Usage::from_header(&usage.to_header()), Some(usage));
         }
         assert_eq!(Usage::from_header("1 2 3 estimated and-more").map(|usage| usage.estimated), Some(true));
+        let absurd = Usage::from_header("18446744073709551615 18446744073709551615 0").unwrap();
+        assert_eq!((absurd.prompt, absurd.completion), (MOST, MOST));
         for bad in ["", "1 2", "1 2 x", "-1 2 3", "1  2 3"] {
             assert_eq!(Usage::from_header(bad), None, "{bad}");
         }

@@ -71,6 +71,7 @@ impl Admin {
             .nest(PREFIX, guarded)
             .route(&format!("{PREFIX}/openapi.json"), get(described))
             .fallback(|| async { refusal(StatusCode::NOT_FOUND, &format!("unknown path; see {PREFIX}/openapi.json")) })
+            .layer(middleware::map_response(shaped))
             .layer(DefaultBodyLimit::max(BODY));
         Self { listener, router }
     }
@@ -155,6 +156,24 @@ impl Gate {
         response.headers_mut().insert(header::WWW_AUTHENTICATE, header::HeaderValue::from_static("Bearer"));
         response
     }
+}
+
+/// The library's own refusals, of a body that is no JSON or a wrong method, in the shape of all others.
+async fn shaped(response: Response) -> Response {
+    let status = response.status();
+    let kind = response.headers().get(header::CONTENT_TYPE).map(header::HeaderValue::as_bytes);
+    if !(status.is_client_error() || status.is_server_error()) || kind == Some(b"application/json") {
+        return response;
+    }
+    let (head, body) = response.into_parts();
+    let said = axum::body::to_bytes(body, BODY).await.unwrap_or_default();
+    let said = String::from_utf8_lossy(&said);
+    let message = if said.is_empty() { status.canonical_reason().unwrap_or("refused") } else { said.as_ref() };
+    let mut response = refusal(status, message);
+    if let Some(allow) = head.headers.get(header::ALLOW) {
+        response.headers_mut().insert(header::ALLOW, allow.clone());
+    }
+    response
 }
 
 fn refusal(status: StatusCode, message: &str) -> Response {

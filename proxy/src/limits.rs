@@ -52,8 +52,9 @@ use tokio_util::sync::CancellationToken;
 pub(crate) const PATH: &str = "/mesh/limits";
 /// How often proxies tell each other what they hold, at most.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
-/// Longest that a request waits for the owner of its key's account.
-pub(crate) const BORROW: Duration = Duration::from_millis(50);
+/// Longest that a request waits for the owner of its key's account: an owner on the other side of the earth, and busy, has
+/// answered by then. Who is refused without the owner's word is refused for nothing.
+pub(crate) const BORROW: Duration = Duration::from_millis(500);
 /// Longest wait for the answer to a report.
 const REPORT: Duration = Duration::from_secs(1);
 /// A member that has the role and plays it not is asked again after this long.

@@ -50,10 +50,12 @@ pub enum Error {
     #[error("cannot serve HTTPS: {0}")]
     Tls(#[from] tls::Error),
     /// The address can't be listened on.
-    #[error("cannot listen on {address}: {source}; choose another address with --http ADDR:PORT")]
+    #[error("cannot listen on {address}: {source}; choose another address with {flag} ADDR:PORT")]
     Listen {
         /// As configured.
         address: SocketAddr,
+        /// Where it is configured.
+        flag: &'static str,
         /// What the system says.
         source: io::Error,
     },
@@ -93,7 +95,7 @@ impl Proxy {
     /// The address is taken or not this machine's.
     pub fn new(config: Config, handle: Handle, keys: Keys) -> Result<Self, Error> {
         let tls = config.tls.clone().map(Tls::load).transpose()?.map(Arc::new);
-        let listen = |source| Error::Listen { address: config.http, source };
+        let listen = |source| Error::Listen { address: config.http, flag: "--http", source };
         let listener = bind(config.http).map_err(listen)?;
         let address = listener.local_addr().map_err(listen)?;
         let listener = tokio::net::TcpListener::from_std(listener).map_err(listen)?;
@@ -107,7 +109,7 @@ impl Proxy {
         let admin = match config.admin {
             None => None,
             Some(address) => {
-                let listen = |source| Error::Listen { address, source };
+                let listen = |source| Error::Listen { address, flag: "--admin-http", source };
                 let listener = bind(address).map_err(listen)?;
                 let address = listener.local_addr().map_err(listen)?;
                 let listener = tokio::net::TcpListener::from_std(listener).map_err(listen)?;
@@ -165,7 +167,7 @@ impl Proxy {
     /// # Errors
     /// The address is taken or not this machine's.
     pub fn check(address: SocketAddr) -> Result<(), Error> {
-        bind(address).map(drop).map_err(|source| Error::Listen { address, source })
+        bind(address).map(drop).map_err(|source| Error::Listen { address, flag: "--http", source })
     }
 
     /// Where it listens; with the port that was chosen when none was asked for.

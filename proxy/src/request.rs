@@ -34,6 +34,8 @@ pub(crate) struct Peek {
     pub(crate) previous: Option<String>,
     /// What routing reads of its prompt.
     pub(crate) prompt: Prompt,
+    /// Tokens that the answer may have at most, if that is said.
+    pub(crate) longest: Option<u32>,
     /// Where an agent may ask for the usage of the stream; `None` where the client asks itself, or there is no stream.
     pub(crate) ask_usage: Option<AskUsage>,
 }
@@ -106,8 +108,8 @@ pub(crate) fn peek(body: &[u8]) -> Result<Peek, Error> {
     let ask_usage = outline.as_ref().filter(|_| stream).and_then(|outline| outline.ask_usage(body));
     let model_at = outline.as_ref().and_then(|outline| outline.model_at(body));
     let outline = outline.unwrap_or_default();
-    let (prompt, previous) = (outline.prompt(&model, body.len()), outline.previous());
-    Ok(Peek { model, model_at, stream, previous, prompt, ask_usage })
+    let (prompt, previous, longest) = (outline.prompt(&model, body.len()), outline.previous(), outline.longest());
+    Ok(Peek { model, model_at, stream, previous, prompt, longest, ask_usage })
 }
 
 /// `body` with `model` for what stands at `at`, and where it stands now. All else is left as it is.

@@ -18,6 +18,7 @@ use dunlin_protocol::{
     limits,
     usage::Usage as Used,
 };
+use futures::{StreamExt, stream};
 use http::StatusCode;
 use http_body_util::{BodyExt, Limited};
 use std::{
@@ -35,8 +36,9 @@ use tokio_util::sync::CancellationToken;
 pub(crate) const PATH: &str = "/mesh/usage";
 /// How often is stored what was counted.
 const STORE: Duration = Duration::from_millis(300);
-/// How often others are asked for theirs: every so many times.
-const ASK: u32 = 3;
+/// How often others are asked for theirs, and how many of them at the same time.
+const ASK: Duration = Duration::from_millis(900);
+const AT_ONCE: usize = 8;
 /// Longest wait for an answer.
 const ANSWER: Duration = Duration::from_secs(3);
 /// Answers of one proxy taken in a row: what is left comes the next time.
@@ -119,7 +121,7 @@ impl Usage {
         counting.month.month = calendar::month(now);
         for sum in store.sums(calendar::month_start(now) / 3600, u64::MAX >> 1)? {
             let Counts { prompt, completion, cost_micros, .. } = sum.counts;
-            counting.month.add(&sum.key, sum.hour, prompt + completion, cost_micros);
+            counting.month.add(&sum.key, sum.hour, prompt.saturating_add(completion), cost_micros);
         }
         Ok(Self(Arc::new(Inner { by, handle, keys, store: Mutex::new(store), counting: Mutex::new(counting) })))
     }
@@ -223,7 +225,7 @@ impl Usage {
         let mut counting = self.counting();
         for sum in grown {
             let Counts { prompt, completion, cost_micros, .. } = sum.counts;
-            counting.month.add(&sum.key, sum.hour, prompt + completion, cost_micros);
+            counting.month.add(&sum.key, sum.hour, prompt.saturating_add(completion), cost_micros);
         }
         Ok(true)
     }
@@ -257,9 +259,29 @@ impl Usage {
 
     /// Stores what is counted, and asks `others` for theirs, until `shutdown`. What is left then is stored.
     pub(crate) async fn run(&self, others: impl Fn() -> Vec<PeerId>, shutdown: CancellationToken) {
+        // Side by side: another one that hangs must not keep what is counted here from the disk.
+        let asking = async {
+            let mut tick = time::interval(ASK);
+            tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            loop {
+                tick.tick().await;
+                let asked = others().into_iter().map(|peer| async move {
+                    if let Err(error) = self.fetch(peer).await {
+                        tracing::debug!(%peer, %error, "usage was not fetched");
+                    }
+                });
+                stream::iter(asked).buffer_unordered(AT_ONCE).collect::<()>().await;
+            }
+        };
+        tokio::select! {
+            () = self.store_on_and_on(shutdown) => {}
+            () = asking => {}
+        }
+    }
+
+    async fn store_on_and_on(&self, shutdown: CancellationToken) {
         let mut tick = time::interval(STORE);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut count = 0_u32;
         loop {
             let over = tokio::select! {
                 () = shutdown.cancelled() => true,
@@ -271,14 +293,6 @@ impl Usage {
             }
             if over {
                 return;
-            }
-            count = count.wrapping_add(1);
-            if count.is_multiple_of(ASK) {
-                for peer in others() {
-                    if let Err(error) = self.fetch(peer).await {
-                        tracing::debug!(%peer, %error, "usage was not fetched");
-                    }
-                }
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use super::{ListingArgs, values::duration};
 use crate::complete;
-use clap::{Args as ClapArgs, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args as ClapArgs, Subcommand, ValueEnum};
 use clap_complete::engine::ArgValueCandidates;
 use dunlin_protocol::{id::Name, pattern::Pattern};
 use std::{str::FromStr, time::Duration};
@@ -26,6 +26,16 @@ fn expiry(text: &str) -> Result<OrNone<Duration>, String> {
     if text == "none" { Ok(OrNone(None)) } else { duration(text).map(|time| OrNone(Some(time))) }
 }
 
+/// An amount of money.
+fn amount(text: &str) -> Result<f64, String> {
+    // JSON has neither infinity nor NaN: they would arrive as none at all.
+    text.parse().ok().filter(|amount| (0.0..=1e12).contains(amount)).ok_or_else(|| "an amount, 0 or more".to_owned())
+}
+
+fn budget(text: &str) -> Result<OrNone<f64>, String> {
+    if text == "none" { Ok(OrNone(None)) } else { amount(text).map(|amount| OrNone(Some(amount))) }
+}
+
 /// What a key may use, over all endpoints of the mesh together.
 #[derive(ClapArgs, Default)]
 pub(crate) struct LimitArgs {
@@ -42,7 +52,7 @@ pub(crate) struct LimitArgs {
     #[arg(long, value_name = "N")]
     pub(crate) monthly_tokens: Option<OrNone<u64>>,
     /// Cost in a calendar month, UTC, in the money of `dunlin prices`; none: no budget
-    #[arg(long, value_name = "AMOUNT")]
+    #[arg(long, value_name = "AMOUNT", value_parser = budget)]
     pub(crate) monthly_cost: Option<OrNone<f64>>,
     /// Who waits behind whom when all replicas are busy: higher goes first, 0 is usual
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
@@ -195,18 +205,19 @@ pub(crate) struct PricesArgs {
 #[derive(Subcommand)]
 pub(crate) enum PricesCommand {
     /// Say what models cost from now on, for a million tokens
+    #[command(group = ArgGroup::new("amounts").args(["prompt", "completion", "cached"]).required(true).multiple(true))]
     #[command(after_help = "Example:\n  dunlin prices set 'Qwen/*' --prompt 0.2 --completion 0.6 --cached 0.02")]
     Set {
         /// Models; of several patterns that match one, the longest counts
         models: Pattern,
         /// A million tokens of prompts
-        #[arg(long, value_name = "AMOUNT", default_value_t = 0.0)]
+        #[arg(long, value_name = "AMOUNT", default_value_t = 0.0, value_parser = amount)]
         prompt: f64,
         /// A million tokens of answers
-        #[arg(long, value_name = "AMOUNT", default_value_t = 0.0)]
+        #[arg(long, value_name = "AMOUNT", default_value_t = 0.0, value_parser = amount)]
         completion: f64,
         /// A million tokens of prompts that came from a cache [default: as prompts]
-        #[arg(long, value_name = "AMOUNT")]
+        #[arg(long, value_name = "AMOUNT", value_parser = amount)]
         cached: Option<f64>,
     },
     /// List what models cost
@@ -264,4 +275,18 @@ pub(crate) struct UsageArgs {
     /// How it is printed
     #[arg(long, env = "DUNLIN_OUTPUT", value_enum, default_value_t = UsageOutput::Human)]
     pub(crate) output: UsageOutput,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// JSON knows neither infinity nor NaN: a budget of these would be none at all.
+    #[test]
+    fn amounts_are_numbers() {
+        for wrong in ["NaN", "inf", "-inf", "-1", "1e13", "", "1,5"] {
+            assert!(amount(wrong).is_err() && budget(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!((amount("0.5"), budget("none"), budget("7")), (Ok(0.5), Ok(OrNone(None)), Ok(OrNone(Some(7.0)))));
+    }
 }

@@ -16,7 +16,10 @@ use axum::{
 };
 use bytes::Bytes;
 use dunlin_node::{Handle, hop};
-use dunlin_protocol::id::{ModelId, PeerId, Role};
+use dunlin_protocol::{
+    id::{ModelId, PeerId, Role},
+    topic::Topic,
+};
 use futures::{StreamExt, stream};
 use http::{Method, StatusCode, header};
 use http_body_util::{BodyExt, Limited};
@@ -61,6 +64,23 @@ struct Done {
     error: Option<String>,
 }
 
+/// What agents say, and who of them said nothing.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Said<T> {
+    of: Vec<T>,
+    silent: Vec<PeerId>,
+}
+
+impl<T> Said<T> {
+    /// What was said; who said nothing is named.
+    fn heard(self) -> Vec<T> {
+        for peer in &self.silent {
+            output::note(&format!("{peer} could not be asked: what it has is not counted here"));
+        }
+        self.of
+    }
+}
+
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Order {
     adapter: ModelId,
@@ -77,48 +97,68 @@ pub(crate) fn routes(handle: Handle, own: Router) -> Router {
     Router::new().route("/adapters", get(list).post(order)).with_state(Shared { handle, own })
 }
 
-async fn list(State(shared): State<Shared>, Query(at): Query<At>) -> Json<Vec<Listed>> {
-    let answers: Vec<(PeerId, Vec<Listed>)> = shared.ask(at.peer, Method::GET, Bytes::new()).await;
+async fn list(State(shared): State<Shared>, Query(at): Query<At>) -> Json<Said<Listed>> {
+    let said: Said<(PeerId, Vec<Listed>)> = shared.ask(at.peer, Method::GET, Bytes::new()).await;
     let named = |(peer, listed): (PeerId, Vec<Listed>)| {
         listed.into_iter().map(move |listed| Listed { peer: peer.to_string(), ..listed })
     };
-    Json(answers.into_iter().flat_map(named).collect())
+    Json(Said { of: said.of.into_iter().flat_map(named).collect(), silent: said.silent })
 }
 
-async fn order(State(shared): State<Shared>, Query(at): Query<At>, Json(order): Json<Order>) -> Json<Vec<Done>> {
+async fn order(State(shared): State<Shared>, Query(at): Query<At>, Json(order): Json<Order>) -> Json<Said<Done>> {
     let body = serde_json::to_vec(&order).unwrap_or_default();
-    let answers: Vec<(PeerId, Vec<Done>)> = shared.ask(at.peer, Method::POST, body.into()).await;
+    let said: Said<(PeerId, Vec<Done>)> = shared.ask(at.peer, Method::POST, body.into()).await;
     let named =
         |(peer, done): (PeerId, Vec<Done>)| done.into_iter().map(move |done| Done { peer: peer.to_string(), ..done });
-    Json(answers.into_iter().flat_map(named).collect())
+    Json(Said { of: said.of.into_iter().flat_map(named).collect(), silent: said.silent })
 }
 
 impl Shared {
-    /// What each agent says, or that of `peer` alone. One that says nothing has no adapters.
-    async fn ask<T: DeserializeOwned>(&self, peer: Option<PeerId>, method: Method, body: Bytes) -> Vec<(PeerId, T)> {
+    /// What each agent says, or that of `peer` alone.
+    async fn ask<T: DeserializeOwned>(&self, peer: Option<PeerId>, method: Method, body: Bytes) -> Said<(PeerId, T)> {
         let agents: Vec<PeerId> = match peer {
             Some(peer) => vec![peer],
             None => {
-                // Whoever serves something is an agent, also before its record of that role was looked up.
-                let known = self.handle.directory().read(|directory| {
-                    let serving = directory.all_replicas().map(|replica| replica.id.peer);
-                    directory.members(Role::Agent).chain(serving).collect::<BTreeSet<_>>()
-                });
                 let own = self.handle.peer_id();
-                known.into_iter().filter(|peer| *peer != own).chain([own]).collect()
+                // A proxy looks for agents all the time; others may know none.
+                if self.agents().iter().all(|peer| *peer == own) {
+                    let _ = self.handle.look_up(Topic::Role(Role::Agent)).await;
+                }
+                self.agents().into_iter().filter(|peer| *peer != own).chain([own]).collect()
             }
         };
         let asking = stream::iter(agents).map(|peer| {
             let (method, body) = (method.clone(), body.clone());
             async move {
                 let answer = tokio::time::timeout(TIME, self.one(peer, method, body)).await;
-                Some((peer, serde_json::from_slice(&answer.ok()??).ok()?))
+                (peer, answer.ok().flatten())
             }
         });
-        asking.buffer_unordered(AT_ONCE).filter_map(std::future::ready).collect().await
+        let mut said = Said { of: Vec::new(), silent: Vec::new() };
+        let mut answers = asking.buffer_unordered(AT_ONCE);
+        while let Some((peer, answer)) = answers.next().await {
+            match answer {
+                // One that has no such path is no agent, or knows no adapters.
+                Some((StatusCode::NOT_FOUND, _)) => {}
+                Some((StatusCode::OK, answer)) => match serde_json::from_slice(&answer) {
+                    Ok(answer) => said.of.push((peer, answer)),
+                    Err(_) => said.silent.push(peer),
+                },
+                _ => said.silent.push(peer),
+            }
+        }
+        said
     }
 
-    async fn one(&self, peer: PeerId, method: Method, body: Bytes) -> Option<Bytes> {
+    /// Whoever serves something is an agent, also before its record of that role was looked up.
+    fn agents(&self) -> BTreeSet<PeerId> {
+        self.handle.directory().read(|directory| {
+            let serving = directory.all_replicas().map(|replica| replica.id.peer);
+            directory.members(Role::Agent).chain(serving).collect()
+        })
+    }
+
+    async fn one(&self, peer: PeerId, method: Method, body: Bytes) -> Option<(StatusCode, Bytes)> {
         let request =
             http::Request::builder().method(method).uri(PATH).header(header::CONTENT_TYPE, "application/json");
         let answer = if peer == self.handle.peer_id() {
@@ -128,10 +168,8 @@ impl Shared {
             self.handle.connect(peer).await.ok()?;
             self.handle.hop().send(peer, request.body(hop::Body::from(body)).ok()?).await.ok()?.map(Body::new)
         };
-        if answer.status() != StatusCode::OK {
-            return None;
-        }
-        Some(Limited::new(answer.into_body(), ANSWER).collect().await.ok()?.to_bytes())
+        let status = answer.status();
+        Some((status, Limited::new(answer.into_body(), ANSWER).collect().await.ok()?.to_bytes()))
     }
 }
 
@@ -144,7 +182,7 @@ pub(crate) async fn run(command: AdaptersCommand, home: &Path) -> Result<()> {
 }
 
 async fn show(home: &Path, output: Output) -> Result<()> {
-    let mut listed: Vec<Listed> = connect(home).await?.get("/adapters").await?;
+    let mut listed = connect(home).await?.get::<Said<Listed>>("/adapters").await?.heard();
     listed.sort_by(|a, b| (&a.adapter, &a.peer, a.replica).cmp(&(&b.adapter, &b.peer, b.replica)));
     output::show(output, &listed, |listed| {
         if listed.is_empty() {
@@ -181,7 +219,7 @@ async fn change(home: &Path, adapter: ModelId, on: Option<String>, action: &str)
         },
     };
     let order = Order { adapter: adapter.clone(), action: action.to_owned() };
-    let done: Vec<Done> = client.post(&format!("/adapters{query}"), &order).await?;
+    let done = client.post::<Said<Done>>(&format!("/adapters{query}"), &order).await?.heard();
     if done.is_empty() {
         bail!(Failure::NotFound {
             what: format!("an engine that may load the adapter `{adapter}`"),

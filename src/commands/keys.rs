@@ -35,7 +35,7 @@ pub(super) enum Place {
     /// The node that runs.
     Node(Client),
     /// Nobody: none does. The directory is held so that no node starts meanwhile and reads half of a change.
-    File { keys: Keys, _state: StateDir },
+    File { keys: Keys, belongs: bool, _state: StateDir },
     /// Nobody, and there is nothing to look at.
     Nothing,
 }
@@ -50,13 +50,16 @@ impl Place {
             Err(ClientError::NotRunning(_)) => {
                 let state = StateDir::open(home)?;
                 let keys = Keys::open(&file(home))?;
-                match mesh::load(&state, clock::unix_s()) {
-                    Ok(mesh) => keys.belong_to_state(mesh)?,
+                let belongs = match mesh::load(&state, clock::unix_s()) {
+                    Ok(mesh) => {
+                        keys.belong_to_state(mesh)?;
+                        true
+                    }
                     // They are this file's alone until there is a mesh.
-                    Err(mesh::Error::NotAMember) => {}
+                    Err(mesh::Error::NotAMember) => false,
                     Err(error) => return Err(error.into()),
-                }
-                Ok(Self::File { keys, _state: state })
+                };
+                Ok(Self::File { keys, belongs, _state: state })
             }
             Err(error) => Err(error.into()),
         }
@@ -102,7 +105,13 @@ pub(crate) async fn run(args: KeysArgs, home: &Path) -> Result<()> {
     let command = args.command.unwrap_or(KeysCommand::List(args.listing));
     match Place::open(home, matches!(command, KeysCommand::Create { .. })).await? {
         Place::Node(client) => with_node(client, command).await,
-        Place::File { keys, .. } => with_file(command, &keys),
+        Place::File { keys, belongs, .. } => {
+            if !belongs {
+                let shown = home.display();
+                output::note(&format!("{shown} is in no mesh: its keys open nothing until it joins or makes one"));
+            }
+            with_file(command, &keys)
+        }
         Place::Nothing => without_keys(command, home),
     }
 }

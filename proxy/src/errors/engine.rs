@@ -47,6 +47,17 @@ impl Said<'_> {
         Some(error_body(self.dialect, &kind, param.as_deref(), code, &message))
     }
 
+    /// What the client is told of a `status` that is between its engine and whoever runs that.
+    pub(crate) fn of_the_engine_alone(&self, status: StatusCode) -> Bytes {
+        let model = self.model;
+        let message = if status == StatusCode::UNAUTHORIZED || status == StatusCode::PROXY_AUTHENTICATION_REQUIRED {
+            format!("the engine of `{model}` asks for a key of its own, which its agent does not have")
+        } else {
+            format!("the engine of `{model}` answered with status {}, which is no answer", status.as_u16())
+        };
+        error_body(self.dialect, kind_of(self.status, self.dialect), None, Some("engine_error".into()), &message)
+    }
+
     /// What it says, in words.
     pub(crate) fn message(&self) -> String {
         let json: Option<Value> = serde_json::from_slice(self.body).ok();
@@ -197,6 +208,21 @@ mod tests {
 
     fn openai(kind: &str, param: Value, message: &str) -> Option<Value> {
         Some(json!({"error": {"message": message, "type": kind, "param": param, "code": null}}))
+    }
+
+    #[test]
+    fn what_is_between_an_engine_and_its_owner_is_no_fault_of_the_client() {
+        let said =
+            Said { status: StatusCode::BAD_GATEWAY, body: &[], dialect: Dialect::OpenAi, path: "/v1/x", model: "m" };
+        for (status, word) in [(401, "key of its own"), (302, "302"), (999, "999")] {
+            let told: Value =
+                serde_json::from_slice(&said.of_the_engine_alone(StatusCode::from_u16(status).unwrap())).unwrap();
+            assert_eq!(
+                (&told["error"]["type"], &told["error"]["code"]),
+                (&json!("server_error"), &json!("engine_error"))
+            );
+            assert!(told["error"]["message"].as_str().unwrap().contains(word), "{told}");
+        }
     }
 
     /// Answers of real engines: vLLM, llama.cpp, SGLang, faster-whisper-server, Ollama, TGI, nginx.

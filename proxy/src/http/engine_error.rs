@@ -3,7 +3,7 @@
 use super::answer::Body;
 use crate::errors::engine::Said;
 use bytes::{Bytes, BytesMut};
-use http::{HeaderValue, Response, header};
+use http::{HeaderValue, Response, StatusCode, header};
 use http_body_util::BodyExt;
 use std::time::Duration;
 use tokio::time::timeout;
@@ -16,18 +16,29 @@ const TIME: Duration = Duration::from_secs(5);
 /// `response`, if it is an engine's error, in the shape that `said` makes of it.
 pub(super) async fn shaped(response: Response<Body>, said: Said<'_>) -> Response<Body> {
     let status = response.status();
-    let is_error = status.is_client_error() || status.is_server_error();
-    if !is_error || !matches!(response.body(), Body::Relay(_)) {
+    if status.is_success() || !matches!(response.body(), Body::Relay(_)) {
         return response;
     }
     let (mut head, body) = response.into_parts();
     let body = beginning(body).await;
-    let reshaped = Said { status, body: &body, ..said }.reshaped();
+    let reshaped = if is_of_the_engine_alone(status) {
+        head.status = StatusCode::BAD_GATEWAY;
+        Some(Said { status: head.status, ..said }.of_the_engine_alone(status))
+    } else {
+        Said { status, body: &body, ..said }.reshaped()
+    };
     head.headers.remove(header::CONTENT_LENGTH);
     if reshaped.is_some() {
         head.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     }
     Response::from_parts(head, Body::whole(reshaped.unwrap_or(body)))
+}
+
+/// Whether a status is nothing that the client could do anything about: the engine wants a key of its own, or answers
+/// with what is no answer to a client of an API.
+fn is_of_the_engine_alone(status: StatusCode) -> bool {
+    let of_keys = [StatusCode::UNAUTHORIZED, StatusCode::PROXY_AUTHENTICATION_REQUIRED].contains(&status);
+    of_keys || !(status.is_client_error() || status.is_server_error())
 }
 
 /// What comes of a body within bounds. One that breaks off says what it has said.

@@ -42,8 +42,8 @@ const NOT_TO_ENGINES: [&str; 11] = [
     "referer",
     "x-api-key",
 ];
-/// What an engine says of itself as a web server.
-const NOT_TO_CLIENTS: [&str; 2] = ["set-cookie", "www-authenticate"];
+/// What an engine says of itself as a web server; and where else it would send clients, who can't reach that.
+const NOT_TO_CLIENTS: [&str; 3] = ["location", "set-cookie", "www-authenticate"];
 
 /// The session that the client names.
 pub(crate) fn session(client: &HeaderMap) -> Option<u64> {
@@ -115,7 +115,8 @@ fn passes(name: &str) -> bool {
 
 /// Leaves of an engine's headers what is for the client.
 pub(crate) fn to_client(headers: &mut HeaderMap) {
-    let kept = |name: &str| passes(name) && !NOT_TO_CLIENTS.contains(&name) && !name.starts_with("access-control-");
+    let of_a_server = |name: &str| name.starts_with("access-control-") || name.starts_with("x-ratelimit-");
+    let kept = |name: &str| passes(name) && !NOT_TO_CLIENTS.contains(&name) && !of_a_server(name);
     let foreign: Vec<HeaderName> = headers.keys().filter(|name| !kept(name.as_str())).cloned().collect();
     for name in foreign {
         headers.remove(name);

@@ -93,10 +93,10 @@ impl Door {
         B: http_body::Body<Data = Bytes> + Unpin,
     {
         let (body, memory) = self.read(&mut request.parts.headers, body, request.address).await?;
-        let Peek { model, model_at, stream, previous, prompt, ask_usage } = peek(body.clone()).await?;
+        let Peek { model, model_at, stream, previous, prompt, longest, ask_usage } = peek(body.clone()).await?;
         story.model = Some(model.clone());
         let grant = request.grant.clone();
-        let tokens = || estimate::tokens(&body, endpoint.work == Work::Generates);
+        let tokens = || estimate::tokens(body.len(), longest, endpoint.work == Work::Generates);
         let meter = self.metered(grant.as_ref(), &model, tokens, request.since).await?;
         let (tenant, owner) = (prompt::hash(memory.tenant()), responses::tag(memory.tenant()));
         let pinned = match previous.filter(|_| endpoint.dialect == Dialect::Responses) {

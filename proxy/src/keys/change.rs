@@ -37,7 +37,11 @@ pub(super) fn micros(amount: f64, what: &'static str) -> Result<u64, Error> {
     if !(0.0..=1e12).contains(&amount) {
         return Err(Error::Invalid(format!("{what} is {amount}; give an amount from 0 to a million million")));
     }
-    Ok((amount * 1e6).round() as u64)
+    let micros = (amount * 1e6).round() as u64;
+    if micros == 0 && amount > 0.0 {
+        return Err(Error::Invalid(format!("{what} is {amount}; the least that is counted is 0.000001")));
+    }
+    Ok(micros)
 }
 
 /// Millionths to money.

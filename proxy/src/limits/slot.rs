@@ -98,7 +98,8 @@ impl Slot {
             let Some(cap) = self.caps[kind] else { return false };
             let lease = &self.leases[kind];
             let may = lease.held.min(lease.target.unwrap_or(i64::MAX)).max(share(kind, cap)).min(cap);
-            may - self.used(kind) < cost[kind].min(cap)
+            // What is larger than the whole limit passes when all of that is free; none of it is nothing's worth.
+            cap == 0 || may - self.used(kind) < cost[kind].min(cap)
         })
     }
 

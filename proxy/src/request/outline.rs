@@ -20,7 +20,12 @@ pub(super) enum Part {
     Previous,
     /// What a stream shall tell besides its answer.
     StreamOptions,
+    /// How many tokens the answer may have, in the words of one of [`LONGEST`].
+    Longest(usize),
 }
+
+/// Names for the most tokens of an answer, in the order in which they count.
+const LONGEST: [&str; 3] = ["max_completion_tokens", "max_tokens", "max_output_tokens"];
 
 /// Parts that make the prompt.
 const PROMPT: usize = 3;
@@ -35,7 +40,7 @@ impl Part {
             "prompt_cache_key" | "session_id" | "user" => Self::Session,
             "previous_response_id" => Self::Previous,
             "stream_options" => Self::StreamOptions,
-            _ => return None,
+            _ => Self::Longest(LONGEST.iter().position(|known| *known == name)?),
         })
     }
 }
@@ -47,6 +52,7 @@ pub(super) struct Outline<'a> {
     session: &'a [u8],
     previous: &'a [u8],
     model: &'a [u8],
+    longest: [&'a [u8]; LONGEST.len()],
     options: Options<'a>,
 }
 
@@ -68,6 +74,7 @@ impl<'a> Outline<'a> {
             Part::Body => self.prompt[2] = json,
             Part::Session => self.session = json,
             Part::Previous => self.previous = json,
+            Part::Longest(name) => self.longest[name] = json,
             Part::StreamOptions => {
                 let absent = matches!(self.options, Options::Absent);
                 self.options = if absent { Options::Once(json) } else { Options::Twice };
@@ -78,6 +85,11 @@ impl<'a> Outline<'a> {
     /// The response that the request builds on, as the client names it.
     pub(super) fn previous(&self) -> Option<String> {
         serde_json::from_slice(self.previous).ok().filter(|id: &String| !id.is_empty())
+    }
+
+    /// How many tokens the answer may have; `None` also where it is said in a way that only its engine may understand.
+    pub(super) fn longest(&self) -> Option<u32> {
+        self.longest.iter().find_map(|json| serde_json::from_slice(json).ok())
     }
 
     /// `json` is the value of `model`.

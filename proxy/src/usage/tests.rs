@@ -73,3 +73,19 @@ fn a_new_month_has_a_new_budget() {
     month.add("k", hour + 24, 1, 0);
     assert_eq!(month.keys["k"], (1, 0));
 }
+
+/// Sums that no number holds are large, and no reason to show nothing or not to start.
+#[test]
+fn an_absurd_count_spoils_nothing_else() {
+    let folder = scratch("absurd");
+    let path = folder.path().join("usage.db");
+    let mut store = Store::open(&path).unwrap();
+    let absurd = |by| {
+        let UsageRow { counts, .. } = row(by, 1, 1, 1);
+        UsageRow { counts: Counts { prompt: u64::MAX, completion: u64::MAX, ..counts }, ..row(by, 1, 1, 1) }
+    };
+    store.merge(&[absurd(1), absurd(2), row(3, 1, 1, 5)]).unwrap();
+    let sums = Store::open(&path).unwrap().sums(0, 9).unwrap();
+    assert_eq!((sums.len(), sums[0].counts.requests), (1, 7));
+    assert!(sums[0].counts.prompt >= 1 << 62);
+}

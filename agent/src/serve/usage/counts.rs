@@ -1,6 +1,6 @@
 //! The engines' words for tokens.
 
-use dunlin_protocol::usage::Usage;
+use dunlin_protocol::usage::{MOST, Usage};
 use serde_json::Value;
 
 /// What has been told so far.
@@ -17,7 +17,7 @@ impl Counts {
                 self.take_usage_value(usage);
             }
         }
-        let timing = |name: &str| event.get("timings")?.get(name)?.as_u64();
+        let timing = |name: &str| Some(event.get("timings")?.get(name)?.as_u64()?.min(MOST));
         if let (Some(new), Some(completion)) = (timing("prompt_n"), timing("predicted_n")) {
             let cached = timing("cache_n").unwrap_or(0);
             self.add(Usage { prompt: new + cached, completion, cached, estimated: false });
@@ -32,7 +32,7 @@ impl Counts {
     }
 
     fn take_usage_value(&mut self, usage: &Value) {
-        let count = |pointer: &str| usage.pointer(pointer).and_then(Value::as_u64);
+        let count = |pointer: &str| Some(usage.pointer(pointer)?.as_u64()?.min(MOST));
         let completion = count("/completion_tokens").or_else(|| count("/output_tokens"));
         let (prompt, cached) = if let Some(prompt) = count("/prompt_tokens") {
             (Some(prompt), count("/prompt_tokens_details/cached_tokens"))

@@ -89,6 +89,19 @@ fn each_dialect_is_understood() {
     assert_eq!(passed(reading("text/event-stream", false), llamacpp, 11), (llamacpp.to_owned(), told(36, 12, 35)));
 }
 
+/// Engines that count with signed numbers have said `-1` as unsigned.
+#[test]
+fn absurd_counts_are_bounded() {
+    use dunlin_protocol::usage::MOST;
+    let timings = "data: {\"timings\":{\"cache_n\":18446744073709551615,\"prompt_n\":18446744073709551615,\
+                   \"predicted_n\":18446744073709551615}}\n\n";
+    assert_eq!(passed(reading("text/event-stream", false), timings, 11).1, told(2 * MOST, MOST, MOST));
+    let anthropic = "data: {\"usage\":{\"input_tokens\":18446744073709551615,\"output_tokens\":1,\
+                     \"cache_read_input_tokens\":18446744073709551615,\
+                     \"cache_creation_input_tokens\":18446744073709551615}}\n\n";
+    assert_eq!(passed(reading("text/event-stream", false), anthropic, 11).1, told(3 * MOST, 1, MOST));
+}
+
 #[test]
 fn a_whole_answer_tells_at_its_top_level_only() {
     for (json, expected) in [

@@ -82,3 +82,18 @@ fn tokens_are_settled() {
     limiter.undo(KEY, &[1, 1000, 1], start + seconds(60), start + seconds(80));
     assert!(take(&mut limiter, 1000, start + seconds(80)));
 }
+
+/// Whoever may use nothing gets nothing, of whatever kind.
+#[test]
+fn a_limit_of_nothing_lets_nothing_pass() {
+    let (me, now) = (PeerId::from_bytes(&[0, 1, 7]).unwrap(), Instant::now());
+    for kind in 0..KINDS {
+        let mut caps: Caps = [None; KINDS];
+        caps[kind] = Some(0);
+        let mut limiter = Limiter::new(me, 1, [], now);
+        for _ in 0..3 {
+            let taken = limiter.take(KEY, &caps, &[1, 0, 1], false, now);
+            assert!(matches!(taken, Taken::No(Refused { kind: refused, .. }) if refused == kind), "{kind}: {taken:?}");
+        }
+    }
+}
