@@ -31,8 +31,8 @@ use tokio_util::sync::CancellationToken;
 
 /// How often those who wait are looked at when nothing is heard: reports go stale and refusals are forgotten in silence.
 const TICK: Duration = Duration::from_millis(10);
-/// How often it is noted which models are served.
-const SWEEP: Duration = Duration::from_secs(1);
+/// How often it is noted which models are served: a replica that is lost sooner after its coming is not waited for.
+const SWEEP: Duration = Duration::from_millis(100);
 
 /// Why no replica was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -120,6 +120,7 @@ fn chat_says_what_it_waits_for() {
     let mesh = Mesh::new(&sandbox, &[]);
     let mut agent = mesh.agent_of("a", &engine);
     mesh.proxy.wait_for_replicas("demo", 1);
+    mesh.endpoint.chat("demo", "hello", 1).unwrap().content();
     agent.process.kill();
     let mut command = mesh.proxy.home.command(&["chat", "demo", "hello"]);
     let chat = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

@@ -237,16 +237,17 @@ fn a_frozen_agent_goes_unnoticed() {
     scene.agents[lost].process.signal(Signal::CONT);
 }
 
-/// Its agent is well and its connection open: only the silence tells.
+/// Its agent is well and its connection open: only the silence tells, long before the time is up that a stream may stand
+/// still.
 #[test]
 fn a_frozen_engine_goes_unnoticed() {
     let sandbox = Sandbox::new();
-    let mut scene = Scene::new(&sandbox, &["--inter-token-timeout", "2"]);
+    let mut scene = Scene::new(&sandbox, &["--inter-token-timeout", "10"]);
     let body = chat("a frozen engine", 80);
     let whole = stream(&scene.engines[0].direct(), CHAT, &body);
     let since = Instant::now();
     let (seen, lost) = scene.lose(CHAT, &body, 20, |scene, lost| scene.engines[lost].process.signal(Signal::STOP));
-    assert!((Duration::from_secs(2)..Duration::from_secs(10)).contains(&since.elapsed()), "{:?}", since.elapsed());
+    assert!(since.elapsed() < Duration::from_secs(8), "{:?}", since.elapsed());
     seen.assert_whole();
     assert_eq!(seen.answer(), whole.answer());
     scene.engines[lost].process.signal(Signal::CONT);
