@@ -131,7 +131,6 @@ fn a_proxy_with_an_empty_disk_is_ready_once_it_has_the_keys_again() {
 
 /// Whatever a command has printed counts, and both sides know the same, wherever the kill came.
 #[test]
-#[ignore = "its scene was mended, and it was not seen to pass yet"]
 fn a_change_has_happened_or_not_when_its_proxy_is_killed() {
     let sandbox = Sandbox::new();
     let mut mesh = Mesh::new(&sandbox, &[]);

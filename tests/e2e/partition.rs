@@ -346,7 +346,6 @@ fn a_relayed_path_is_the_last_choice() {
 
 /// The place at it ends with it.
 #[test]
-#[ignore = "not seen to pass yet"]
 fn an_agent_comes_back_to_its_relay() {
     let sandbox = Sandbox::new();
     let Some(mut scene) = Relayed::new(&sandbox) else { return };

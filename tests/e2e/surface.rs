@@ -297,7 +297,6 @@ fn the_documented_table_of_clients_is_what_the_scripts_cover() {
 
 /// Requests for an adapter go where it is, else where it can be loaded, and nowhere else.
 #[test]
-#[ignore = "mended, and not seen to pass yet"]
 fn adapters_are_loaded_where_they_may_be_and_asked_where_they_are() {
     let sandbox = Sandbox::new();
     let (able, plain) = (DemoEngine::start(&sandbox, "able", &[]), DemoEngine::start(&sandbox, "plain", &[]));
