@@ -20,6 +20,7 @@ parser.add_argument("--key", required=True)
 parser.add_argument("--minutes", type=float, default=3)
 parser.add_argument("--keys", type=int, default=1000)
 parser.add_argument("--limit", type=int, default=6)
+parser.add_argument("--csv", help="where each key's minutes are written")
 parser.add_argument("endpoints", nargs="+")
 args = parser.parse_args()
 
@@ -65,6 +66,7 @@ def work(todo, keys, start, passed, statuses):
     while (one := todo.get()) is not None:
         at, key, where = one
         time.sleep(max(0.0, start + at - time.monotonic()))
+        sent = time.monotonic() - start
         for attempt in range(2):
             if where not in links:
                 place = urllib.parse.urlsplit(args.endpoints[where])
@@ -82,11 +84,27 @@ def work(todo, keys, start, passed, statuses):
             continue
         statuses.append(answer.status)
         if answer.status == 200:
-            passed[key].append(time.monotonic() - start)
+            passed[key].append((sent, time.monotonic() - start))
 
 
-def most_in_a_minute(times):
-    return max((bisect.bisect_right(times, at) - bisect.bisect_right(times, at - WINDOW) for at in times), default=0)
+def most_in_a_minute(spans):
+    """Of those that surely passed within one minute: sent after its begin, and answered before its end."""
+    answers = sorted(answered for _, answered in spans)
+    most = 0
+    for begin, _ in spans:
+        late = len(spans) - bisect.bisect_right(answers, begin + WINDOW)
+        early = sum(1 for sent, _ in spans if sent < begin)
+        most = max(most, len(spans) - late - early)
+    return most
+
+
+def ideal(times):
+    """What passes where one endpoint alone counts: a sliding log."""
+    passed = []
+    for at in times:
+        if len(passed) < args.limit or passed[-args.limit] + WINDOW <= at:
+            passed.append(at)
+    return passed
 
 
 def fewest_in_a_minute(times, seconds):
@@ -117,17 +135,42 @@ for worker in workers:
     worker.join()
 late = time.monotonic() - start - asked[-1][0]
 
-for times in passed:
-    times.sort()
+spans = passed
+passed = [sorted(answered for _, answered in of) for of in spans]
 counts = {status: statuses.count(status) for status in sorted(set(statuses))}
 print(f"{len(asked)} requests over {seconds:.0f} s at {len(args.endpoints)} endpoints, the last {late:.1f} s late: {counts}")
-print(f"{'traffic':10} {'keys':>5} {'most in a minute':>17} {'fewest in a minute':>19} {'passed per minute':>18}")
-for kind, name in enumerate(["even", "skewed", "bursts"]):
+offered = [[] for _ in keys]
+for at, key, _ in asked:
+    offered[key].append(at)
+alone = [ideal(times) for times in offered]
+KINDS = ["even", "skewed", "bursts"]
+print(f"{'traffic':10} {'keys':>5} {'most in a minute':>17} {'fewest in a minute':>19} {'passed per minute':>18} {'one endpoint alone':>19}")
+for kind, name in enumerate(KINDS):
     these = [passed[key] for key in range(args.keys) if key % 3 == kind]
-    most = max(most_in_a_minute(times) for times in these)
+    most = max(most_in_a_minute(spans[key]) for key in range(args.keys) if key % 3 == kind)
     # Bursts come a little more than a minute apart: some minutes hold none.
     fewest = min(fewest_in_a_minute(times, seconds) for times in these) if kind < 2 else "-"
     mean = sum(len(times) for times in these) / len(these) / args.minutes
-    print(f"{name:10} {len(these):5} {most:17} {fewest!s:>19} {mean:18.2f}")
-over = [key for key, times in enumerate(passed) if most_in_a_minute(times) > args.limit]
-print("over the limit in any minute:", ", ".join(f"key {key}: {most_in_a_minute(passed[key])}" for key in over) or "no key")
+    best = [alone[key] for key in range(args.keys) if key % 3 == kind]
+    least = min(fewest_in_a_minute(times, seconds) for times in best) if kind < 2 else "-"
+    could = sum(len(times) for times in best) / len(best) / args.minutes
+    print(f"{name:10} {len(these):5} {most:17} {fewest!s:>19} {mean:18.2f} {could:12.2f} (>= {least})")
+over = [key for key, of in enumerate(spans) if most_in_a_minute(of) > args.limit]
+print("over the limit in any minute:", ", ".join(f"key {key}: {most_in_a_minute(spans[key])}" for key in over) or "no key")
+
+# Each key's minutes, one after the other: how many of the keys had so many pass in the first, the second, ...
+minutes = int(args.minutes)
+counts = [[sum(1 for at in times if minute * WINDOW <= at < (minute + 1) * WINDOW) for minute in range(minutes)] for times in passed]
+print(f"{'passed':>8} " + " ".join(f"{'minute ' + str(minute + 1):>9}" for minute in range(minutes)) + "   keys")
+for many in range(max(max(row) for row in counts) + 1):
+    row = [sum(1 for key in counts if key[minute] == many) for minute in range(minutes)]
+    if any(row):
+        print(f"{many:8} " + " ".join(f"{count:9}" for count in row))
+if args.csv:
+    with open(args.csv, "w") as file:
+        file.write("key,traffic,minute,offered,passed\n")
+        for key, row in enumerate(counts):
+            for minute, count in enumerate(row):
+                asked_for = sum(1 for at in offered[key] if minute * WINDOW <= at < (minute + 1) * WINDOW)
+                file.write(f"{key},{KINDS[key % 3]},{minute + 1},{asked_for},{count}\n")
+    print("each key's minutes:", args.csv)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Three endpoints, four agents, a thousand keys: whether each key's limit holds over all endpoints, under load at random.
-# Usage: examples/bench/limits.sh [MINUTES] [KEYS] [LIMIT]     DUNLIN names the executable [target/release/dunlin]
+# Usage: examples/bench/limits.sh [MINUTES] [KEYS] [LIMIT]
+# DUNLIN names the executable [target/release/dunlin]; CSV a file for how many passed of each key in each minute.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -55,4 +56,5 @@ done
 admin=$(sed -n 's/^admin *\(http[^ ]*\) .*/\1/p' "$work/proxy1.log")
 key=$("$dunlin" --home "$work/proxy1" keys create --admin)
 python3 examples/bench/limits.py --admin "$admin" --key "$key" --minutes "$minutes" --keys "$keys" --limit "$limit" \
+  ${CSV:+--csv "$CSV"} \
   "$(endpoint proxy1)" "$(endpoint proxy2)" "$(endpoint proxy3)"

@@ -46,7 +46,7 @@ use tokio::{
     task::JoinSet,
     time::{self, MissedTickBehavior},
 };
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 /// Path on the hop.
 pub(crate) const PATH: &str = "/mesh/limits";
@@ -83,6 +83,8 @@ struct Inner {
     limiter: Mutex<Limiter>,
     waits: Mutex<HashMap<Box<str>, Arc<Waits>>>,
     fellows: Mutex<Fellows>,
+    /// Questions of requests to owners: at most one of each key, and none for longer than [`REPORT`].
+    borrowing: TaskTracker,
 }
 
 /// Requests with one key that wait for its owner.
@@ -120,7 +122,7 @@ impl Limits {
         };
         let limiter = Limiter::new(handle.peer_id(), handle.epoch(), known, Instant::now());
         let (limiter, waits, fellows) = (Mutex::new(limiter), Mutex::default(), Mutex::default());
-        Self(Arc::new(Inner { handle, keys, limiter, waits, fellows }))
+        Self(Arc::new(Inner { handle, keys, limiter, waits, fellows, borrowing: TaskTracker::new() }))
     }
 
     fn limiter(&self) -> MutexGuard<'_, Limiter> {
@@ -156,11 +158,13 @@ impl Limits {
             answered.as_mut().enable();
             let sent = self.limiter().borrow(key, &waiting.sum(), Instant::now());
             let asked = sent.is_some();
-            match sent {
-                // Everybody who waits for this key looks when it is through.
-                Some(sent) => self.exchange(sent, deadline.saturating_duration_since(Instant::now())).await,
-                None => _ = time::timeout_at(deadline.into(), answered).await,
+            if let Some(sent) = sent {
+                // Everybody who waits for this key looks when it is through. An answer that comes too late for them all
+                // is the next one's, so that it is awaited whatever becomes of this request.
+                let limits = self.clone();
+                self.0.borrowing.spawn(async move { limits.exchange(sent, REPORT).await });
             }
+            let _ = time::timeout_at(deadline.into(), answered).await;
             let now = Instant::now();
             let taken = self.limiter().take_now(key, &cost, now);
             match taken {
@@ -268,7 +272,7 @@ impl Limits {
         let mut remembered = Vec::new();
         loop {
             tokio::select! {
-                () = shutdown.cancelled() => return,
+                () = shutdown.cancelled() => break,
                 Some(_) = telling.join_next(), if !telling.is_empty() => continue,
                 _ = tick.tick() => {}
             }
@@ -294,6 +298,8 @@ impl Limits {
                 self.remember(&remembered).await;
             }
         }
+        self.0.borrowing.close();
+        self.0.borrowing.wait().await;
     }
 
     /// Members that may be proxies, and have not said yet.

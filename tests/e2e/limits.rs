@@ -35,9 +35,9 @@ fn three<'a>(mesh: &Mesh<'a>) -> [Node<'a>; 2] {
     others
 }
 
-/// Sixty a minute were a hundred and eighty over three proxies in others' products.
+/// C14: sixty a minute were a hundred and eighty over three proxies in others' products.
 #[test]
-fn a_limit_is_one_over_three_proxies() {
+fn c14_a_limit_is_one_over_three_proxies() {
     let sandbox = Sandbox::new();
     let mesh = Mesh::new(&sandbox, &[]);
     let _agent = mesh.agent("agent", &["--launch", "demo", "--", "--tokens-per-second", "0", "--slots", "64"]);
@@ -132,6 +132,12 @@ fn usage_outlives_the_proxy_that_counted_it() {
     assert!(spent.text().contains("insufficient_quota"));
     let csv = third.home.ask(&["usage", "--key", &id, "--output", "csv"]);
     assert_eq!(csv.lines().count(), 2, "{csv}");
+    let columns: Vec<&str> = csv.lines().next().unwrap().split(',').collect();
+    let row: Vec<&str> = csv.lines().nth(1).unwrap().split(',').collect();
+    let of = |name: &str| row[columns.iter().position(|column| *column == name).unwrap_or_else(|| panic!("{csv}"))];
+    assert_eq!((of("requests"), of("completion_tokens"), of("model")), ("3", "30", "demo"), "{csv}");
+    let table = third.home.ask(&["usage", "--key", &id]);
+    assert!(table.contains("MODEL") && table.contains("demo") && table.contains("30"), "{table}");
 }
 
 #[test]
