@@ -4,6 +4,7 @@
 mod client;
 mod demo;
 mod engines;
+mod jobs;
 mod keys;
 mod kubernetes;
 mod membership;
@@ -14,19 +15,22 @@ pub(crate) mod values;
 pub(crate) use client::{AdaptersCommand, ChatArgs, ListingArgs, LogsArgs, Output, TopArgs};
 pub(crate) use demo::DemoEngineArgs;
 pub(crate) use engines::{EngineArgs, Tool};
+pub(crate) use jobs::{
+    AddModelArgs, ApplyArgs, DeployArgs, JobArgs, ModelsArgs, ModelsCommand, RolloutArgs, RolloutVerb, ScaleArgs,
+};
 pub(crate) use keys::{
     KeysArgs, KeysCommand, LimitArgs, OrNone, PricesArgs, PricesCommand, SpanArg, TenantsArgs, TenantsCommand,
     UsageArgs, UsageOutput,
 };
 pub(crate) use kubernetes::{CrdsArgs, OrchestratorArgs};
-pub(crate) use membership::{DelegateArgs, InviteArgs, InviteCommand, KeyCommand, MeshCommand};
+pub(crate) use membership::{DelegateArgs, InviteArgs, InviteCommand, KeyCommand, MeshCommand, SecretArgs};
 pub(crate) use pod::{DoorArgs, EngineArgs as PodEngineArgs, FetchArgs, PodJoinArgs};
 pub(crate) use service::{AgentArgs, EndpointArgs, NodeArgs, ProxyArgs, RelayArgs, ThreadArgs, UpArgs};
 
 use crate::complete;
 use clap::{Parser, Subcommand};
 use clap_complete::{aot::Shell, engine::ArgValueCandidates};
-use dunlin_protocol::id::Name;
+use dunlin_protocol::{id::Name, jobs::JobName};
 use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
@@ -124,6 +128,40 @@ Runs in the cluster, by the chart in k8s/chart; docs/kubernetes.md says how. Out
 Example:
   dunlin orchestrator --namespace team-a")]
     Orchestrator(OrchestratorArgs),
+    /// Run a model on a cluster of the mesh: a job
+    #[command(after_help = "\
+The node of this machine asks the orchestrators of the mesh, as an operator (`dunlin invite --role operator`). A job of the same
+name is changed as far as flags say something. With several clusters, --cluster says which.
+
+Examples:
+  dunlin deploy Qwen/Qwen3-8B --replicas 3 --wait
+  dunlin deploy Qwen/Qwen3-8B --flavor h100,a100 --namespace team-a --cluster eu-1
+  dunlin deploy -f playground.yaml")]
+    Deploy(DeployArgs),
+    /// List the jobs of the mesh's clusters
+    #[command(after_help = "Examples:\n  dunlin jobs\n  dunlin jobs --output json | jq -r '.[].id'")]
+    Jobs(ListingArgs),
+    /// Show a job and its replicas
+    #[command(after_help = "Example:\n  dunlin job eu-1/team-a/qwen3-8b")]
+    Job(JobArgs),
+    /// Say how many replicas a job shall have
+    #[command(after_help = "Example:\n  dunlin scale eu-1/team-a/qwen3-8b 5")]
+    Scale(ScaleArgs),
+    /// End a job; its replicas finish their requests
+    #[command(after_help = "Example:\n  dunlin delete eu-1/team-a/qwen3-8b")]
+    Delete {
+        /// CLUSTER/NAMESPACE/NAME, as `dunlin jobs` shows it
+        job: JobName,
+    },
+    /// Replace a job's replicas, go back, or hold that up
+    #[command(after_help = "\
+Examples:
+  dunlin rollout status eu-1/team-a/qwen3-8b
+  dunlin rollout undo eu-1/team-a/qwen3-8b --to 3")]
+    Rollout(RolloutArgs),
+    /// Apply Playgrounds and Models to a cluster of the mesh
+    #[command(after_help = "Example:\n  dunlin apply -f qwen3.yaml --cluster eu-1")]
+    Apply(ApplyArgs),
     /// Print the definitions of the custom resources for Kubernetes
     #[command(after_help = "\
 Examples:
@@ -158,9 +196,14 @@ Examples:
     /// List the members that this node knows
     #[command(after_help = "Examples:\n  dunlin peers\n  dunlin peers --output json | jq -r '.[].peer'")]
     Peers(ListingArgs),
-    /// List the models that the mesh serves
-    #[command(after_help = "Examples:\n  dunlin models\n  dunlin models --output json | jq '.[].exact'")]
-    Models(ListingArgs),
+    /// List the models that the mesh serves, or could; add one to a cluster
+    #[command(after_help = "\
+Examples:
+  dunlin models                                        what is served now
+  dunlin models --output json | jq '.[].exact'
+  dunlin models list                                   what clusters of the mesh can run
+  dunlin models add Qwen/Qwen3-8B --source hf://Qwen/Qwen3-8B --flavors-of Qwen/Qwen3-4B")]
+    Models(ModelsArgs),
     /// List LoRA adapters, have engines load or drop them
     #[command(after_help = "\
 Examples:
@@ -203,6 +246,7 @@ Examples:
   dunlin logs my-model                   every replica of it, wherever it runs
   dunlin logs 12D3KooW.../0 -f           one replica, as it writes
   dunlin logs my-model --since 10m
+  dunlin logs eu-1/team-a/qwen3-8b -f    every replica of a job, as an operator
   dunlin logs my-model --previous        the run before the crash")]
     Logs(LogsArgs),
     /// List the endpoint's keys, make and revoke them
@@ -252,7 +296,7 @@ impl Command {
             Self::Proxy(args) => &args.node,
             Self::Relay(args) => &args.node,
             Self::DemoEngine(args) => return Some((&args.threads, None)),
-            Self::Orchestrator(args) => return Some((&args.threads, None)),
+            Self::Orchestrator(args) => &args.node,
             _ => return None,
         };
         Some((&node.threads, node.config.as_deref()))

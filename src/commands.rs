@@ -11,11 +11,13 @@ mod door;
 mod engine;
 mod fetch;
 mod invite;
+mod jobs;
 mod join;
 mod keys;
 mod logs;
 mod mesh;
 mod models;
+mod operator;
 mod orchestrator;
 mod peers;
 mod pod_join;
@@ -32,7 +34,7 @@ mod usage;
 mod who;
 
 use crate::{
-    args::{Args, Command},
+    args::{Args, Command, ModelsCommand},
     exit::Failure,
     settings,
 };
@@ -53,14 +55,25 @@ pub(crate) async fn run(args: Args) -> Result<()> {
         Command::Agent(args) => agent::run(args, home).await,
         Command::Proxy(args) => proxy::run(args, home).await,
         Command::Relay(args) => relay::run(args, home).await,
-        Command::Orchestrator(args) => orchestrator::run(args).await,
+        Command::Deploy(args) => jobs::deploy(args, home).await,
+        Command::Jobs(listing) => jobs::list(listing, home).await,
+        Command::Job(args) => jobs::show(args, home).await,
+        Command::Scale(args) => jobs::scale(args, home).await,
+        Command::Delete { job } => jobs::delete(&job, home).await,
+        Command::Rollout(args) => jobs::rollout(args, home).await,
+        Command::Apply(args) => jobs::apply(args, home).await,
+        Command::Orchestrator(args) => Box::pin(orchestrator::run(args, home)).await,
         Command::Crds(args) => crds::run(&args),
         Command::DemoEngine(args) => demo_engine::run(args).await,
         Command::Engine(args) => engine::run(args).await,
         Command::Fetch(args) => Box::pin(fetch::run(args)).await,
         Command::Peers(listing) => peers::run(home, listing.output).await,
         Command::Adapters { command } => adapters::run(command, home).await,
-        Command::Models(listing) => models::run(home, listing.output).await,
+        Command::Models(args) => match args.command {
+            None => models::run(home, args.listing.output).await,
+            Some(ModelsCommand::List(listing)) => jobs::models(listing, home).await,
+            Some(ModelsCommand::Add(args)) => jobs::add_model(args, home).await,
+        },
         Command::Status(listing) => status::run(home, listing.output).await,
         Command::Top(args) => top::run(args, home).await,
         Command::Completions { shell } => completions::run(shell),

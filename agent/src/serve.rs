@@ -11,14 +11,22 @@ mod refusal;
 mod relay;
 mod usage;
 
-use crate::{engine::Client, replica::Replica, replicas::Replicas};
+use crate::{
+    engine::Client,
+    replica::{
+        Replica,
+        status::{EngineStatus, Status},
+    },
+    replicas::Replicas,
+};
 use axum::{
-    Router,
+    Json, Router,
+    extract::State,
     response::IntoResponse,
     routing::{any, get},
 };
 use dunlin_node::Handle;
-use dunlin_protocol::{id::ModelId, load::LoadReport};
+use dunlin_protocol::{hop::ENGINES_PATH, id::ModelId, load::LoadReport};
 use std::{
     sync::{Arc, OnceLock},
     time::Instant,
@@ -70,7 +78,13 @@ pub(crate) fn router(service: Arc<Service>) -> Router {
         .route("/engine/{*path}", any(forward::engine))
         .route("/mesh/logs", get(logs::logs))
         .route("/mesh/adapters", get(adapters::list).post(adapters::order))
+        .route(ENGINES_PATH, get(engines))
         .with_state(service)
+}
+
+/// How the engines stand.
+async fn engines(State(service): State<Arc<Service>>) -> Json<Vec<EngineStatus>> {
+    Json(Status(service.replicas.clone()).engines())
 }
 
 /// The routes of a member without engines, for callers that still believe it to have one.

@@ -10,9 +10,9 @@ all=(
   --set relay.enabled=true --set 'relay.externalAddresses={/dns4/relay.example/tcp/4480}'
   --set monitoring.serviceMonitor=true --set monitoring.rules=true
   --set 'orchestrator.namespaces={team-a,team-b}' --set 'mesh.peers={/dns4/relay.example/tcp/4480/p2p/12D3}'
-  --set mesh.id="$(printf 'ab%.0s' {1..32})" --set replicaDefaults.registryMirror=mirror.example/
+  --set mesh.id="$(printf 'ab%.0s' {1..32})" --set mesh.orchestrator="12D3KooW$(printf 'a%.0s' {1..44})" --set replicaDefaults.registryMirror=mirror.example/
 )
-# For who has no Helm: without proxies, which need an invitation.
+# For who has no Helm: without proxies, which need a mesh.
 plain() {
   echo "# What k8s/chart makes with its defaults and no proxies, for namespace dunlin-system:"
   echo "#   kubectl create namespace dunlin-system && kubectl apply --server-side -f k8s/install.yaml"
@@ -36,6 +36,7 @@ refused() {
 }
 refused --set unknown=1
 refused --set mesh.id=short
+refused --set mesh.id="$(printf 'ab%.0s' {1..32})"
 refused --set relay.enabled=true
 refused --set proxy.replicas=0
 

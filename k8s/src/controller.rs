@@ -7,12 +7,14 @@
 mod facts;
 mod lead;
 mod lease;
+mod metrics;
 mod outcome;
 mod pass;
 mod tables;
 mod work;
 
 pub use lease::{Leadership, Terms};
+pub use metrics::Metrics;
 
 use crate::{
     mesh::Mesh,
@@ -39,6 +41,8 @@ pub struct Config {
     pub lease: String,
     /// How the lease is held.
     pub terms: Terms,
+    /// What is counted.
+    pub metrics: Metrics,
 }
 
 impl fmt::Debug for Config {
@@ -52,11 +56,15 @@ pub async fn run(client: Client, config: Config, mesh: Arc<dyn Mesh>, stop: Canc
     while !stop.is_cancelled() {
         let Some(mut leadership) = Leadership::acquire(client.clone(), &config, &stop).await else { break };
         tracing::info!(lease = config.lease, "leads");
+        mesh.leads(true);
+        config.metrics.leads(true);
         let leader = lead::lead(client.clone(), config.clone(), mesh.clone(), stop.clone());
         tokio::select! {
             () = leadership.lost() => tracing::warn!("the lease is lost: another orchestrator leads"),
             () = leader => {}
         }
+        mesh.leads(false);
+        config.metrics.leads(false);
         if stop.is_cancelled() {
             leadership.release().await;
         }

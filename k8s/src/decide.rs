@@ -45,7 +45,7 @@ pub struct Facts<'a> {
     /// The pods that it controls, by uid.
     pub pods: &'a HashMap<String, OwnPod>,
     /// What the mesh sees.
-    pub sight: &'a dyn Fn(&OwnPod) -> Sight,
+    pub sight: &'a dyn Fn(&OwnPod, Option<&str>) -> Sight,
     /// How patient to be.
     pub patience: &'a Patience,
     /// The time.
@@ -199,7 +199,7 @@ fn refresh(facts: &Facts<'_>, draft: &mut Draft, memory: &mut Memory) {
         memory.seen(&uid);
         observe(state, pod, facts, memory);
         // It was told to end, or that was only written down before this program was killed.
-        if state.phase == Phase::Draining && !pod.ending {
+        if state.phase == Phase::Draining && !pod.ending() {
             draft.endings.push(Ending { name: pod.name.clone(), uid });
         }
         true
@@ -208,7 +208,7 @@ fn refresh(facts: &Facts<'_>, draft: &mut Draft, memory: &mut Memory) {
 }
 
 fn observe(state: &mut ReplicaState, pod: &OwnPod, facts: &Facts<'_>, memory: &mut Memory) {
-    let sight = (facts.sight)(pod);
+    let sight = (facts.sight)(pod, state.peer_id.as_deref());
     if pod.node.is_some() {
         state.node.clone_from(&pod.node);
         memory.placed(state.ordinal);
@@ -217,7 +217,7 @@ fn observe(state: &mut ReplicaState, pod: &OwnPod, facts: &Facts<'_>, memory: &m
         state.peer_id = sight.peer;
     }
     state.progress = sight.progress;
-    if pod.ending || state.phase == Phase::Draining {
+    if pod.ending() || state.phase == Phase::Draining {
         return set_phase(state, Phase::Draining, None, facts.now);
     }
     let word =
@@ -249,7 +249,7 @@ fn observe(state: &mut ReplicaState, pod: &OwnPod, facts: &Facts<'_>, memory: &m
 fn strays(facts: &Facts<'_>, draft: &mut Draft) {
     let recorded: HashSet<&str> =
         draft.status.replica_states.iter().filter_map(|state| state.pod_uid.as_deref()).collect();
-    let strays = facts.pods.values().filter(|pod| !recorded.contains(pod.uid.as_str()) && !pod.ending);
+    let strays = facts.pods.values().filter(|pod| !recorded.contains(pod.uid.as_str()) && !pod.ending());
     let mut endings: Vec<Ending> = strays.map(|pod| Ending { name: pod.name.clone(), uid: pod.uid.clone() }).collect();
     endings.sort_by(|a, b| a.name.cmp(&b.name));
     draft.endings.extend(endings);

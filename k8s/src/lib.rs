@@ -8,19 +8,25 @@
 //! - [`world`]: what is known of nodes and pods, cut down.
 //! - [`controller`]: watches in, calls out, under a lease.
 //! - [`rollout`]: updates, as people steer them.
-//! - [`mesh`]: what the mesh says of a replica.
+//! - [`mesh`]: what the mesh says of a replica; [`member`] is the orchestrator in it.
+//! - [`pods`]: who is let into the mesh, by the [`roster`].
+//! - [`jobs`]: what operators ask for over the mesh.
 
 pub mod controller;
 pub mod decide;
 pub mod engine;
+pub mod jobs;
 pub mod manifest;
+pub mod member;
 pub mod mesh;
 pub mod names;
 pub mod needs;
 pub mod plan;
+pub mod pods;
 pub mod resources;
 pub mod revision;
 pub mod rollout;
+pub mod roster;
 pub mod settings;
 pub mod world;
 

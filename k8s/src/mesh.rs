@@ -1,6 +1,10 @@
 //! What the mesh says of a replica. A pod that runs is not a replica that serves: it must be registered.
 
-use crate::world::{OwnPod, Stage};
+use crate::{
+    roster::Recorded,
+    world::{OwnPod, Stage},
+};
+use futures::{FutureExt, future::BoxFuture};
 
 /// What is seen of one replica.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -15,14 +19,24 @@ pub struct Sight {
 
 /// Who knows the replicas of the mesh.
 pub trait Mesh: Send + Sync + 'static {
-    /// What is seen of the replica in this pod. Quick: it reads a table.
-    fn sight(&self, pod: &OwnPod) -> Sight;
+    /// What is seen of the replica in this pod, whose peer is `known` from the record. Quick: it reads a table.
+    fn sight(&self, pod: &OwnPod, known: Option<&str>) -> Sight;
+
+    /// Whether this orchestrator leads from now on. Whoever does not stays out of the mesh.
+    fn leads(&self, leads: bool) {
+        let _ = leads;
+    }
 
     /// Waits until something may be seen differently.
-    fn changed(&self) -> futures::future::BoxFuture<'_, ()>;
+    fn changed(&self) -> BoxFuture<'_, ()>;
 
-    /// Ends the membership of a peer whose pod has gone.
-    fn revoke(&self, peer: &str);
+    /// What is stored of a Playground's replicas, by namespace and name; `None` when the Playground has gone.
+    fn recorded(&self, namespace: &str, playground: &str, replicas: Option<Vec<Recorded>>) {
+        let _ = (namespace, playground, replicas);
+    }
+
+    /// Ends the membership of a peer whose pod has gone. Whether it has ended: if not, it is tried on and on.
+    fn revoke<'a>(&'a self, peer: &'a str) -> BoxFuture<'a, bool>;
 }
 
 /// Without a mesh to ask: the agent's `/ready`, as the kubelet tells it.
@@ -30,13 +44,15 @@ pub trait Mesh: Send + Sync + 'static {
 pub struct Readiness;
 
 impl Mesh for Readiness {
-    fn sight(&self, pod: &OwnPod) -> Sight {
+    fn sight(&self, pod: &OwnPod, _known: Option<&str>) -> Sight {
         Sight { serving: pod.stage == Stage::Up, ..Sight::default() }
     }
 
-    fn changed(&self) -> futures::future::BoxFuture<'_, ()> {
-        Box::pin(std::future::pending())
+    fn changed(&self) -> BoxFuture<'_, ()> {
+        std::future::pending().boxed()
     }
 
-    fn revoke(&self, _peer: &str) {}
+    fn revoke<'a>(&'a self, _peer: &'a str) -> BoxFuture<'a, bool> {
+        std::future::ready(true).boxed()
+    }
 }

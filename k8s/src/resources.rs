@@ -13,7 +13,7 @@ mod status;
 
 pub use backend_runtime::{BackendRuntime, BackendRuntimeSpec, RecommendedConfig, RoleArgs, Security};
 pub use crds::{crds, to_yaml};
-pub use model::{Flavor, Model, ModelSpec, ModelStatus, Source};
+pub use model::{Flavor, Model, ModelSpec, ModelStatus, Repository, Source};
 pub use parts::{Device, EnvVar, Parallel, Resources, Toleration};
 pub use playground::{ModelClaim, Playground, PlaygroundSpec, RuntimeChoice, Strategy};
 pub use status::{Condition, Phase, PlaygroundStatus, ReplicaState};

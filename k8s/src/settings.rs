@@ -1,6 +1,9 @@
 //! What whoever runs the platform decides for all replicas: the chart writes it into one file.
 
-use crate::resources::{EnvVar, Toleration};
+use crate::{
+    jobs::AutoModels,
+    resources::{EnvVar, Toleration},
+};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -12,8 +15,13 @@ pub struct Settings {
     pub image: String,
     /// The mesh's id: pods present tokens made out to it. Without one, replicas get no token.
     pub mesh: Option<String>,
+    /// Orchestrators of this mesh and cluster, to which a replica shows its token, as multiaddresses with `/p2p/`. What
+    /// `peers` says when empty.
+    pub orchestrators: Vec<String>,
     /// Members that a replica connects to first, as multiaddresses with `/p2p/`.
     pub peers: Vec<String>,
+    /// Models that are made when somebody deploys them over the mesh.
+    pub auto_models: AutoModels,
     /// What is the same for all replicas.
     pub replica_defaults: ReplicaDefaults,
 }
@@ -41,7 +49,14 @@ pub struct ReplicaDefaults {
 impl Default for Settings {
     fn default() -> Self {
         let image = format!("ghcr.io/dunlin/dunlin:{}", env!("CARGO_PKG_VERSION"));
-        Self { image, mesh: None, peers: Vec::new(), replica_defaults: ReplicaDefaults::default() }
+        Self {
+            image,
+            mesh: None,
+            orchestrators: Vec::new(),
+            peers: Vec::new(),
+            auto_models: AutoModels::default(),
+            replica_defaults: ReplicaDefaults::default(),
+        }
     }
 }
 

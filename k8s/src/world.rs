@@ -49,6 +49,12 @@ impl World {
         self.nodes.is_whole() && self.pods.is_whole()
     }
 
+    /// Whether nothing is heard of a node, or it has gone.
+    #[must_use]
+    pub fn is_lost(&self, node: &str) -> bool {
+        self.nodes.get(node).is_none_or(|facts| facts.lost)
+    }
+
     fn shared(&mut self, name: &str) -> Arc<str> {
         if let Some((known, ())) = self.names.get_key_value(name) {
             return known.clone();

@@ -7,7 +7,8 @@ mod server;
 
 pub use client::{Client, Error as ClientError};
 pub use routes::{
-    Bounds, Delegate, Foreigner, Invitation, InvitationInfo, Invite, IssuerInfo, ModelInfo, Revoke, Status, Undelegate,
+    Bounds, Delegate, Equip, Equipment, Foreigner, Invitation, InvitationInfo, Invite, IssuerInfo, ModelInfo, Revoke,
+    Status, Undelegate,
 };
 pub use server::{Error, Server, path as socket_path};
 

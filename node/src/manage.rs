@@ -16,7 +16,7 @@ use dunlin_protocol::{
     appointment::{self, Appointment},
     certificate,
     delegation::Delegation,
-    id::PeerId,
+    id::{Name, PeerId, Roles},
     invitation::Token,
     limits,
     revocation::{Merged, SignedRevocation},
@@ -177,6 +177,17 @@ impl Handle {
         Err(ManageError::StillMember { peer, by })
     }
 
+    /// Ends what this process gave to the peer of a pod, which has gone: whoever knows pods keeps on record which peer was one,
+    /// so that it need not have met the peer since it started. As [`Self::revoke`] otherwise; what another issuer gave stays.
+    ///
+    /// # Errors
+    /// This peer does not issue; the list is full; the database fails; revoked until this process ends, but not stored.
+    pub async fn revoke_pod(&self, peer: PeerId) -> Result<(), ManageError> {
+        let issuer = self.issuer()?;
+        let known = self.members().get(&peer).map_or(0, |membership| membership.issued_at);
+        self.publish_revocation(move || issuer.revoke(peer, known, clock::unix_s())).await
+    }
+
     /// Ends the delegation of `peer`, and every membership that it gave; its own, which the mesh key gave, stays.
     ///
     /// # Errors
@@ -228,6 +239,22 @@ impl Handle {
         tokio::task::spawn_blocking(move || issuer.remember(&appointment, clock::unix_s())).await??;
         tracing::info!(%peer, not_after = delegation.not_after, "a member may issue from now on");
         Ok(delegation)
+    }
+
+    /// A membership with a delegation for a peer that is no member yet: see [`Issuer::equip`].
+    ///
+    /// # Errors
+    /// The mesh key does not lie here; the peer was revoked; the database fails.
+    pub async fn equip(
+        &self,
+        peer: PeerId,
+        roles: Roles,
+        name: Option<Name>,
+        options: DelegationOptions,
+    ) -> Result<Appointment, ManageError> {
+        let (issuer, revocations) = (self.issuer()?, self.members().revocations());
+        let equip = move || issuer.equip(peer, roles, name, &options, &revocations, clock::unix_s());
+        Ok(tokio::task::spawn_blocking(equip).await??)
     }
 
     /// Delegations that were made here and hold; none where the mesh key does not lie.

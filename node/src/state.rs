@@ -298,6 +298,43 @@ impl StateDir {
         file::write(&self.file(DELEGATION), &codec::encode(delegation, limits::DELEGATION_BYTES)?)
     }
 
+    /// Takes identity, certificate and delegation from another folder, which may be read-only, unless what is here is of the
+    /// same peer and at least as new. Returns whether it did.
+    ///
+    /// # Errors
+    /// [`Error::Exists`]: the mesh key lies here, whose identity is not given up. Something there is missing or damaged; a
+    /// folder can't be read or written.
+    pub fn adopt(&self, from: &Path) -> Result<bool, Error> {
+        if self.file(MESH_KEY).exists() {
+            return Err(Error::Exists(self.file(MESH_KEY)));
+        }
+        let read = |name: &str| {
+            let path = from.join(name);
+            let missing = || Error::Io { path: path.clone(), cause: ErrorKind::NotFound.into() };
+            file::read(&path, FILE_BYTES)?.ok_or_else(missing)
+        };
+        let (identity, certificate, delegation) = (read(IDENTITY)?, read(CERTIFICATE)?, read(DELEGATION)?);
+        let issued_at = |bytes: &[u8], path: PathBuf| {
+            let damaged = |cause: String| Error::Damaged { path, cause };
+            let chain = Chain::decode(bytes).map_err(|cause| cause.to_string());
+            let certificate = chain.and_then(|chain| chain.certificate.peek().map_err(|cause| cause.to_string()));
+            certificate.map(|certificate| certificate.issued_at).map_err(damaged)
+        };
+        let offered = issued_at(&certificate, from.join(CERTIFICATE))?;
+        let _writing = self.writing();
+        let same = file::read(&self.file(IDENTITY), FILE_BYTES)?.is_some_and(|here| here == identity);
+        let here = file::read(&self.file(CERTIFICATE), FILE_BYTES)?;
+        if let Some(here) = here.filter(|_| same)
+            && issued_at(&here, self.file(CERTIFICATE))? >= offered
+        {
+            return Ok(false);
+        }
+        file::write(&self.file(IDENTITY), &identity)?;
+        file::write(&self.file(DELEGATION), &delegation)?;
+        file::write(&self.file(CERTIFICATE), &certificate)?;
+        Ok(true)
+    }
+
     /// The epoch of this start: larger than every earlier one, and on disk before it is returned. The wall clock
     /// (`now`, unix seconds) keeps it growing when the directory was restored from a backup.
     ///

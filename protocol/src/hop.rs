@@ -1,7 +1,10 @@
 //! The mesh hop's vocabulary: the headers that members add to HTTP between them, why an agent did not answer, and who
 //! may call what.
 
-use crate::id::{self, ModelId, Role, Roles};
+use crate::{
+    id::{self, ModelId, Role, Roles},
+    jobs,
+};
 use std::{fmt, fmt::Write, str::FromStr};
 
 /// Protocol of the substream that carries HTTP/2.
@@ -204,7 +207,18 @@ pub enum Route {
     Keys,
     /// What keys may still use, and have used, between proxies.
     Limits,
+    /// How an agent's engines stand, for whoever started them.
+    Engines,
+    /// Jobs of an orchestrator. In which namespaces an operator may do something is for the orchestrator to say.
+    Jobs,
 }
+
+/// Where an agent says how its engines stand.
+pub const ENGINES_PATH: &str = "/mesh/engines";
+
+/// Paths about jobs: one job, and models, manifests and the cluster beside them.
+const JOBS_BELOW: &str = "/mesh/jobs/";
+const JOBS_BESIDE: &str = "/mesh/jobs-";
 
 impl Route {
     /// The route of a path on the hop; `None` for what no member answers.
@@ -215,6 +229,10 @@ impl Route {
             "/mesh/delegation" => Some(Self::Delegation),
             "/mesh/revocations" => Some(Self::Revocations),
             "/mesh/info" => Some(Self::Info),
+            ENGINES_PATH => Some(Self::Engines),
+            _ if path == jobs::PATH || path.starts_with(JOBS_BELOW) || path.starts_with(JOBS_BESIDE) => {
+                Some(Self::Jobs)
+            }
             "/mesh/agents" => Some(Self::Agents),
             "/mesh/adapters" => Some(Self::Adapters),
             "/mesh/keys" => Some(Self::Keys),
@@ -235,6 +253,8 @@ impl Route {
                 caller.contains(Role::Proxy)
             }
             Self::Logs | Self::Adapters => caller.intersects(Roles::from_iter([Role::Proxy, Role::Orchestrator])),
+            Self::Engines => caller.contains(Role::Orchestrator),
+            Self::Jobs => caller.contains(Role::Operator),
             Self::Renew | Self::Delegation | Self::Revocations | Self::Info => true,
         }
     }

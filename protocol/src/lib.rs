@@ -14,6 +14,7 @@ pub mod hello;
 pub mod hop;
 pub mod id;
 pub mod invitation;
+pub mod jobs;
 pub mod key;
 pub mod lease;
 pub mod ledger;

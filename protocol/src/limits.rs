@@ -92,3 +92,5 @@ pub const USAGE_ROWS: usize = 2048;
 pub const USAGE_COUNTERS: usize = 8192;
 /// A message about usage: rows with the longest names, or all processes that are known of.
 pub const USAGE_BYTES: usize = USAGE_ROWS * (MODEL_ID_BYTES + KEY_ID_BYTES + 192) + 64;
+/// A request of an operator to an orchestrator.
+pub const JOB_BYTES: usize = 256 * 1024;

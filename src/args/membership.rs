@@ -52,6 +52,13 @@ Examples:
   dunlin mesh delegate 12D3KooW...
   dunlin mesh delegate 12D3KooW... --role agent --model 'Qwen/*' --life 7d --ttl 90d")]
     Delegate(DelegateArgs),
+    /// Print a Kubernetes Secret that makes an orchestrator a member which admits pods; where the mesh key lies, node running
+    #[command(after_help = "\
+The Secret holds a new identity, its certificate and a delegation: whoever has it is that orchestrator, until `dunlin revoke`.
+
+Example:
+  dunlin mesh secret | kubectl -n dunlin-system apply -f -")]
+    Secret(SecretArgs),
     /// Take that right back, and with it every membership that the machine gave; it stays a member itself
     #[command(after_help = "Example:\n  dunlin mesh undelegate 12D3KooW...")]
     Undelegate {
@@ -110,6 +117,22 @@ pub(crate) struct DelegateArgs {
     #[arg(long, value_name = "TIME", default_value = "30d", value_parser = duration)]
     pub(crate) life: Duration,
     /// How long it may issue
+    #[arg(long, value_name = "TIME", default_value = "365d", value_parser = duration)]
+    pub(crate) ttl: Duration,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct SecretArgs {
+    /// Name of the Secret, and of the orchestrator in `dunlin peers`
+    #[arg(long, default_value = "dunlin-orchestrator")]
+    pub(crate) name: Name,
+    /// Role that it may give, repeatable [default: agent, proxy and relay]
+    #[arg(long = "role", value_name = "ROLE", value_delimiter = ',', value_parser = role())]
+    pub(crate) roles: Vec<Role>,
+    /// Models that its replicas may serve, repeatable; `*` matches anything [default: all]
+    #[arg(long = "model", value_name = "PATTERN", value_delimiter = ',')]
+    pub(crate) models: Vec<Pattern>,
+    /// How long all of it is good for; make a new Secret before the end
     #[arg(long, value_name = "TIME", default_value = "365d", value_parser = duration)]
     pub(crate) ttl: Duration,
 }

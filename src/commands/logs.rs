@@ -13,6 +13,7 @@ use axum::{
 use dunlin_node::{Handle, hop};
 use dunlin_protocol::{
     id::{ModelId, PeerId, ReplicaId},
+    jobs::JobName,
     topic::Topic,
 };
 use futures::{StreamExt, stream::FuturesUnordered};
@@ -63,6 +64,9 @@ fn query(replica: u16, tail: Option<u32>, since_s: Option<u64>, follow: bool, pr
 struct Source {
     peer: String,
     replica: u16,
+    /// The job whose replica it is, and the replica's name, where the orchestrator is asked.
+    #[serde(skip)]
+    job: Option<(JobName, String)>,
 }
 
 /// Control routes: `GET /log-sources?target=` and `GET /logs?peer=&replica=&tail=&since_s=&follow=&previous=`.
@@ -89,7 +93,7 @@ async fn sources(State(shared): State<Shared>, Query(find): Query<Find>) -> Json
     });
     found.sort();
     found.truncate(REPLICAS);
-    Json(found.into_iter().map(|id| Source { peer: id.peer.to_string(), replica: id.index }).collect())
+    Json(found.into_iter().map(|id| Source { peer: id.peer.to_string(), replica: id.index, job: None }).collect())
 }
 
 /// `PEER` or `PEER/INDEX`; nothing for what is neither.
@@ -164,6 +168,14 @@ async fn sources_of(target: &str, home: &Path) -> Result<Vec<Source>> {
     {
         sources = client.get(&path(&format!("{peer}/{index}"))).await?;
     }
+    if sources.is_empty()
+        && let Ok(job) = target.parse::<JobName>()
+    {
+        let joined = super::jobs::job(&job, home).await?.replicas.into_iter();
+        let joined = joined.filter_map(|replica| Some((replica.peer?, replica.name)));
+        let source = |(peer, name)| Source { peer, replica: 0, job: Some((job.clone(), name)) };
+        sources = joined.map(source).take(REPLICAS).collect();
+    }
     if sources.is_empty() {
         bail!(Failure::NotFound {
             what: format!("a replica of {target:?}"),
@@ -174,11 +186,17 @@ async fn sources_of(target: &str, home: &Path) -> Result<Vec<Source>> {
 }
 
 async fn print(source: &Source, args: &LogsArgs, home: &Path, several: bool) -> Result<()> {
-    let Source { peer, replica } = source;
+    let Source { peer, replica, job } = source;
     let since_s = args.since.map(|time| time.as_secs());
     let tail = args.tail.or((since_s.is_none() && !args.previous).then_some(TAIL));
-    let path = format!("/logs?peer={peer}&{}", query(*replica, tail, since_s, args.follow, args.previous));
-    let name = format!("{}/{replica}", &peer[peer.len().saturating_sub(8)..]);
+    let query = query(*replica, tail, since_s, args.follow, args.previous);
+    let (path, name) = match job {
+        Some((job, name)) => (format!("/job-logs/{job}/{name}?{query}"), name.clone()),
+        None => {
+            let name = format!("{}/{replica}", &peer[peer.len().saturating_sub(8)..]);
+            (format!("/logs?peer={peer}&{query}"), name)
+        }
+    };
     // Kept while the body is read: the connection ends with it.
     let mut client = connect(home).await?;
     let response = client.stream(Method::GET, &path, bytes::Bytes::new()).await;

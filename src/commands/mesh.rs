@@ -1,6 +1,7 @@
 //! `dunlin mesh create|roles|show|delegate|undelegate|key`.
 
 mod key;
+mod secret;
 
 use super::{connect, who};
 use crate::{
@@ -50,6 +51,7 @@ pub(crate) async fn run(command: MeshCommand, home: &Path) -> Result<()> {
         }
         MeshCommand::Show(listing) => show(listing.output, &current(home).await?),
         MeshCommand::Delegate(args) => delegate(args, home).await,
+        MeshCommand::Secret(args) => secret::run(args, home).await,
         MeshCommand::Undelegate { peer } => undelegate(&peer, home).await,
         MeshCommand::Key { command } => key::run(command, home),
     }

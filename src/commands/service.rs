@@ -145,6 +145,7 @@ impl Service {
 
         let mut extra = super::logs::routes(handle.clone(), routes.clone());
         extra = extra.merge(super::adapters::routes(handle.clone(), routes));
+        extra = extra.merge(super::operator::routes(handle.clone()));
         let (mut proxy, mut keys, mut keeper) = (None, None, None);
         if let Some(endpoint) = &plan.endpoint {
             let opened = Keys::open(&super::keys::file(&home))?;

@@ -1,6 +1,7 @@
 //! Starts the real executable, real engines and real clients as processes, and leaves none of them behind.
 
 pub(crate) mod clients;
+pub(crate) mod cluster;
 pub(crate) mod engine;
 pub(crate) mod http;
 pub(crate) mod hub;

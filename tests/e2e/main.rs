@@ -28,6 +28,7 @@ mod mesh;
 mod metrics;
 #[cfg(target_os = "linux")]
 mod net;
+mod orchestrator;
 #[path = "../overload/overload.rs"]
 mod overload;
 #[cfg(target_os = "linux")]

@@ -25,17 +25,29 @@ runAsGroup: 65532
 fsGroup: 65532
 seccompProfile: { type: RuntimeDefault }
 {{- end }}
-{{- /* Joins the mesh once: the volume remembers. Takes a list: the root, and the part's values. */ -}}
-{{- define "dunlin.join" -}}
-- name: join
-  image: {{ include "dunlin.image" (index . 0) }}
-  imagePullPolicy: {{ (index . 0).Values.image.pullPolicy }}
-  command: [sh, -c, 'test -e /state/certificate || dunlin join "$DUNLIN_INVITATION"']
-  env:
-    - { name: DUNLIN_HOME, value: /state }
-    - { name: DUNLIN_NAME, valueFrom: { fieldRef: { fieldPath: metadata.name } } }
-    - { name: DUNLIN_INVITATION, valueFrom: { secretKeyRef: { name: {{ (index . 1).joinSecret }}, key: token } } }
-  volumeMounts:
-    - { name: state, mountPath: /state }
-  securityContext: {{- include "dunlin.container-security" (index . 0) | nindent 4 }}
+{{- /* Where the orchestrator that leads is reached: the addresses of all, of which only its own answers. */ -}}
+{{- define "dunlin.orchestrator" -}}
+/dns4/{{ include "dunlin.name" . }}-orchestrator.{{ .Release.Namespace }}.svc.{{ .Values.orchestrator.clusterDomain }}/tcp/4480
+{{- end }}
+{{- /* How a proxy or relay joins: its ServiceAccount's token says what it is. */ -}}
+{{- define "dunlin.join-env" -}}
+{{- if .Values.mesh.id }}
+- { name: DUNLIN_MESH, value: {{ .Values.mesh.id }} }
+- { name: DUNLIN_TOKEN_FILE, value: /var/run/secrets/dunlin/token }
+- { name: DUNLIN_ORCHESTRATOR, value: {{ include "dunlin.orchestrator" . }}/p2p/{{ required "mesh.orchestrator is empty: the orchestrator's peer id, which `dunlin mesh secret` says" .Values.mesh.orchestrator }} }
+{{- end }}
+{{- end }}
+{{- define "dunlin.join-mount" -}}
+{{- if .Values.mesh.id }}
+- { name: token, mountPath: /var/run/secrets/dunlin, readOnly: true }
+{{- end }}
+{{- end }}
+{{- define "dunlin.join-volumes" -}}
+{{- if .Values.mesh.id }}
+volumes:
+  - name: token
+    projected:
+      sources:
+        - serviceAccountToken: { path: token, audience: dunlin.dev/{{ .Values.mesh.id }}, expirationSeconds: 3600 }
+{{- end }}
 {{- end }}

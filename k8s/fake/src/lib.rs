@@ -145,6 +145,12 @@ impl Fake {
         lock(&self.store).stored(plural, namespace, name)
     }
 
+    /// How many objects of a kind are such.
+    #[must_use]
+    pub fn count(&self, plural: &str, is: impl Fn(&Value) -> bool) -> usize {
+        lock(&self.store).count(plural, is)
+    }
+
     /// All objects of a kind as they are stored, in order of namespace and name.
     #[must_use]
     pub fn all(&self, plural: &str) -> Vec<Value> {

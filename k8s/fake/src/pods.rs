@@ -20,6 +20,9 @@ pub(crate) fn admit(store: &Store, target: Target<'_>, pod: &mut Value) -> Resul
     }
     let quotas: Vec<Value> = store.all("resourcequotas");
     let here = |object: &&Value| object["metadata"]["namespace"] == target.namespace;
+    if !quotas.iter().any(|quota| here(&quota)) {
+        return Ok(());
+    }
     let pods: Vec<Value> = store.all("pods").into_iter().filter(|pod| here(&pod)).collect();
     for quota in quotas.iter().filter(here) {
         for (what, hard) in quota["status"]["hard"].as_object().into_iter().flatten() {

@@ -138,8 +138,12 @@ fn wish(call: &Call, target: Target<'_>, metadata_only: bool) -> Result<Wish, Re
 
 fn watch(fake: &Fake, store: &mut Store, wish: Wish, call: &Call) -> Result<Response<ReplyBody>, Refusal> {
     let from: u64 = call.param("resourceVersion").parse().unwrap_or(0);
-    let backlog =
-        if from == 0 { Vec::new() } else { store.since(from)?.filter_map(|change| wish.line(change)).collect() };
+    let backlog = match store.since(from) {
+        _ if from == 0 => Vec::new(),
+        Ok(changes) => changes.filter_map(|change| wish.line(change)).collect(),
+        // As a real server, which has said 200 by the time that it looks: the error is the watch's only event.
+        Err(refusal) => return Ok(with_body(200, watch::only(&refusal.to_value()))),
+    };
     let versions = Arc::downgrade(&fake.store);
     let version = move || versions.upgrade().map_or(0, |store| lock(&store).version());
     Ok(with_body(200, store.watches.start(wish, backlog, version)))

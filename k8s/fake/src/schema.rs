@@ -2,6 +2,10 @@
 
 use regex::Regex;
 use serde_json::{Map, Value};
+use std::{
+    collections::HashMap,
+    sync::{LazyLock, Mutex, PoisonError},
+};
 
 type Causes = Vec<(String, String)>;
 
@@ -106,10 +110,20 @@ fn check_text(text: &str, schema: &Value, path: &str, wrong: &mut impl FnMut(Str
         wrong(format!("\"{text}\": {path} in body should be at least {} chars long", schema["minLength"]));
     }
     if let Some(pattern) = schema["pattern"].as_str()
-        && !Regex::new(pattern).is_ok_and(|pattern| pattern.is_match(text))
+        && !matches(pattern, text)
     {
         wrong(format!("\"{text}\": {path} in body should match '{pattern}'"));
     }
+}
+
+/// Patterns are few, and made again for each text they would be most of what a write takes.
+fn matches(pattern: &str, text: &str) -> bool {
+    static KNOWN: LazyLock<Mutex<HashMap<String, Option<Regex>>>> = LazyLock::new(Mutex::default);
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if !known.contains_key(pattern) {
+        known.insert(pattern.to_owned(), Regex::new(pattern).ok());
+    }
+    known.get(pattern).and_then(Option::as_ref).is_some_and(|pattern| pattern.is_match(text))
 }
 
 fn check_number(number: f64, schema: &Value, path: &str, wrong: &mut impl FnMut(String)) {

@@ -66,6 +66,8 @@ pub async fn play(client: Client, namespace: String, lives: Lives, schedules: bo
     let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
     let mut events = watch(pods);
     let mut known: BTreeMap<String, Pod> = BTreeMap::new();
+    // What has become of a pod, so that those where nothing happens cost nothing.
+    let mut become_of: BTreeMap<String, Life> = BTreeMap::new();
     let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -73,20 +75,31 @@ pub async fn play(client: Client, namespace: String, lives: Lives, schedules: bo
             event = events.next() => match event {
                 Some(Event::Apply(pod) | Event::InitApply(pod)) => {
                     let name = pod.metadata.name.clone().unwrap_or_default();
+                    become_of.remove(&name);
                     known.insert(name.clone(), pod);
-                    step(&client, &namespace, &lives, schedules, &mut known, &name).await;
+                    if let Some(life) = step(&client, &namespace, &lives, schedules, &mut known, &name).await {
+                        become_of.insert(name, life);
+                    }
                 }
                 Some(Event::Delete(pod)) => {
-                    known.remove(&pod.metadata.name.unwrap_or_default());
+                    let name = pod.metadata.name.unwrap_or_default();
+                    known.remove(&name);
+                    become_of.remove(&name);
                 }
-                Some(Event::Init) => known.clear(),
+                Some(Event::Init) => {
+                    known.clear();
+                    become_of.clear();
+                }
                 Some(Event::InitDone) => {}
                 None => return,
             },
             _ = tick.tick() => {
-                let names: Vec<String> = known.keys().cloned().collect();
+                let moves = |(name, pod): &(&String, &Pod)| become_of.get(*name) != Some(&lives.of(pod));
+                let names: Vec<String> = known.iter().filter(moves).map(|(name, _)| name.clone()).collect();
                 for name in names {
-                    step(&client, &namespace, &lives, schedules, &mut known, &name).await;
+                    if let Some(life) = step(&client, &namespace, &lives, schedules, &mut known, &name).await {
+                        become_of.insert(name, life);
+                    }
                 }
             }
         }
@@ -98,7 +111,7 @@ fn watch(pods: Api<Pod>) -> std::pin::Pin<Box<dyn Stream<Item = Event<Pod>> + Se
     events.filter_map(|event| async move { event.ok() }).boxed()
 }
 
-/// One pod, one step further. What fails is tried again with the next tick.
+/// One pod, one step further. What fails is tried again with the next tick. Returns what has become of it, if that is all.
 async fn step(
     client: &Client,
     namespace: &str,
@@ -106,29 +119,28 @@ async fn step(
     schedules: bool,
     known: &mut BTreeMap<String, Pod>,
     name: &str,
-) {
-    let Some(pod) = known.get(name).cloned() else { return };
+) -> Option<Life> {
+    let pod = known.get(name).cloned()?;
     let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).filter(|node| !node.is_empty());
     if node.is_none() && schedules && pod.metadata.deletion_timestamp.is_none() {
         schedule(client, &api, known, &pod).await;
-        return;
+        return None;
     }
-    if node.is_none() {
-        return;
-    }
+    node?;
     let life = lives.of(&pod);
     if pod.metadata.deletion_timestamp.is_some() {
         if life != Life::Lost {
             let _ = api.delete(name, &DeleteParams::default().grace_period(0)).await;
         }
-        return;
+        return None;
     }
     let status = status(life, &pod);
     if status.is_null() || holds(&pod, &status) {
-        return;
+        return Some(life);
     }
     let _ = api.patch_status(name, &PatchParams::default(), &Patch::Merge(json!({ "status": status }))).await;
+    None
 }
 
 fn status(life: Life, pod: &Pod) -> Value {

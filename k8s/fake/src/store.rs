@@ -9,7 +9,7 @@ use crate::{
     schema,
     watch::{Change, Watches},
 };
-use k8s_openapi::jiff::{Timestamp, fmt::temporal::DateTimePrinter};
+use k8s_openapi::jiff::{SignedDuration, Timestamp, fmt::temporal::DateTimePrinter};
 use serde_json::{Value, json};
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -76,8 +76,14 @@ impl Target<'_> {
 }
 
 pub(crate) fn now() -> String {
+    in_seconds(0)
+}
+
+fn in_seconds(seconds: i64) -> String {
     let mut text = String::new();
-    let _ = DateTimePrinter::new().precision(Some(0)).print_timestamp(&Timestamp::now(), &mut text);
+    let now = Timestamp::now();
+    let then = now.checked_add(SignedDuration::from_secs(seconds)).unwrap_or(now);
+    let _ = DateTimePrinter::new().precision(Some(0)).print_timestamp(&then, &mut text);
     text
 }
 
@@ -230,7 +236,8 @@ impl Store {
         if marked && grace >= live["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) {
             return Ok(live);
         }
-        object["metadata"]["deletionTimestamp"] = now().into();
+        // When it will be killed, not when that was asked.
+        object["metadata"]["deletionTimestamp"] = in_seconds(grace).into();
         object["metadata"]["deletionGracePeriodSeconds"] = grace.into();
         let owners = self.owners(target);
         Ok(self.commit(target, Some(object), owners))
@@ -360,6 +367,11 @@ impl Store {
     pub(crate) fn stored(&self, plural: &str, namespace: &str, name: &str) -> Option<Value> {
         let kind = self.kinds.by_plural(plural)?;
         self.get(Target { kind, namespace, name }).ok().map(|object| (*object).clone())
+    }
+
+    pub(crate) fn count(&self, plural: &str, is: impl Fn(&Value) -> bool) -> usize {
+        let Some(kind) = self.kinds.by_plural(plural) else { return 0 };
+        self.range(kind, None).filter(|object| is(object)).count()
     }
 
     pub(crate) fn all(&self, plural: &str) -> Vec<Value> {

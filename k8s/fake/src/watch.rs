@@ -4,7 +4,7 @@ use crate::{ReplyBody, select::Selection};
 use bytes::Bytes;
 use futures::stream;
 use http_body::Frame;
-use http_body_util::{BodyExt, StreamBody};
+use http_body_util::{BodyExt, Full, StreamBody};
 use serde_json::{Value, json};
 use std::{convert::Infallible, sync::Arc, time::Duration};
 use tokio::{sync::mpsc, time::Instant};
@@ -84,6 +84,11 @@ pub(crate) fn metadata_of(object: &Value) -> Value {
 
 fn event(kind: &str, object: &Value) -> Bytes {
     Bytes::from(format!("{}\n", json!({"type": kind, "object": object})))
+}
+
+/// A watch that ends with an error before it began.
+pub(crate) fn only(status: &Value) -> ReplyBody {
+    Full::new(event("ERROR", status)).boxed()
 }
 
 struct Watch {

@@ -4,7 +4,11 @@ use crate::{
     names,
     resources::{BackendRuntime, Model, Playground},
 };
-use futures::{Stream, StreamExt, stream::SelectAll};
+use futures::{
+    FutureExt, Stream, StreamExt,
+    future::ready,
+    stream::{self, SelectAll},
+};
 use k8s_openapi::api::{
     apps::v1::ControllerRevision,
     core::v1::{ConfigMap, Node, Pod},
@@ -21,7 +25,10 @@ use kube::{
     },
 };
 use serde::de::DeserializeOwned;
-use std::{fmt::Debug, pin::Pin};
+use std::{fmt::Debug, pin::Pin, time::Duration};
+
+/// Before a watch begins anew whose start lay too far back.
+const ANEW: Duration = Duration::from_secs(1);
 
 /// Something that a watch said.
 pub(super) enum Fact {
@@ -37,6 +44,7 @@ pub(super) enum Fact {
     Budget(Event<PodDisruptionBudget>),
 }
 
+type Events<K> = Pin<Box<dyn Stream<Item = watcher::Result<Event<K>>> + Send>>;
 type Facts = Pin<Box<dyn Stream<Item = Fact> + Send>>;
 
 /// All watches. They end never: what fails is tried again, ever more slowly.
@@ -46,25 +54,22 @@ pub(super) fn all(client: &Client, namespace: Option<&str>) -> SelectAll<Facts> 
             Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
             None => Api::all_with(client.clone(), &resource),
         };
-        watcher(api, watcher::Config::default()).default_backoff()
+        move || watcher(api.clone(), watcher::Config::default()).default_backoff()
     };
-    let ours = watcher::Config::default().labels(&format!("{}={}", names::MANAGED_BY, names::MANAGER));
     let plain = watcher::Config::default();
     let mut all = SelectAll::new();
     let playgrounds = custom(ApiResource::erase::<Playground>(&()), true);
     all.push(facts("playgrounds", playgrounds, Fact::Playground));
     all.push(facts("models", custom(ApiResource::erase::<Model>(&()), false), Fact::Model));
     all.push(facts("backendruntimes", custom(ApiResource::erase::<BackendRuntime>(&()), false), Fact::Runtime));
-    all.push(facts("nodes", watcher(Api::all(client.clone()), plain.clone()).default_backoff(), |event| {
-        Fact::Node(Box::new(event))
-    }));
-    all.push(facts("pods", watcher(Api::all(client.clone()), plain).default_backoff(), |event| {
-        Fact::Pod(Box::new(event))
-    }));
-    all.push(facts("controllerrevisions", own(client, namespace, ours.clone()), Fact::Revision));
-    all.push(facts("configmaps", own(client, namespace, ours.clone()), Fact::ConfigMap));
-    all.push(facts("networkpolicies", own(client, namespace, ours.clone()), Fact::Policy));
-    all.push(facts("poddisruptionbudgets", own(client, namespace, ours), Fact::Budget));
+    let nodes = watched(Api::all(client.clone()), plain.clone());
+    all.push(facts("nodes", nodes, |event| Fact::Node(Box::new(event))));
+    let pods = watched(Api::all(client.clone()), plain);
+    all.push(facts("pods", pods, |event| Fact::Pod(Box::new(event))));
+    all.push(facts("controllerrevisions", own(client, namespace), Fact::Revision));
+    all.push(facts("configmaps", own(client, namespace), Fact::ConfigMap));
+    all.push(facts("networkpolicies", own(client, namespace), Fact::Policy));
+    all.push(facts("poddisruptionbudgets", own(client, namespace), Fact::Budget));
     all
 }
 
@@ -78,23 +83,44 @@ where
     }
 }
 
-fn own<K>(
-    client: &Client,
-    namespace: Option<&str>,
-    config: watcher::Config,
-) -> impl Stream<Item = watcher::Result<Event<K>>> + Send + use<K>
+/// Only what this program made.
+fn ours() -> watcher::Config {
+    watcher::Config::default().labels(&format!("{}={}", names::MANAGED_BY, names::MANAGER))
+}
+
+fn watched<K>(api: Api<K>, config: watcher::Config) -> impl Fn() -> Events<K> + Send
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    move || watcher(api.clone(), config.clone()).default_backoff().boxed()
+}
+
+fn own<K>(client: &Client, namespace: Option<&str>) -> impl Fn() -> Events<K> + Send + use<K>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    watcher(api(client, namespace), config).default_backoff()
+    watched(api(client, namespace), ours())
 }
 
-fn facts<K: Send + 'static>(
+/// One watch, as facts. `watch` begins it; a server that does not remember far enough back may refuse to go on, and then it
+/// begins anew, which the library does only if that is said in an event.
+fn facts<K, E>(
     what: &'static str,
-    events: impl Stream<Item = watcher::Result<Event<K>>> + Send + 'static,
+    watch: impl Fn() -> E + Send + 'static,
     fact: impl Fn(Event<K>) -> Fact + Send + Copy + 'static,
-) -> Facts {
-    let events = events.filter_map(move |event| async move {
+) -> Facts
+where
+    K: Send + 'static,
+    E: Stream<Item = watcher::Result<Event<K>>> + Send + 'static,
+{
+    let rounds = stream::repeat_with(move || {
+        let events = watch().flat_map(|event| {
+            let end = event.as_ref().is_err_and(is_gone).then(|| tokio::time::sleep(ANEW).map(|()| None).into_stream());
+            stream::once(ready(Some(event))).chain(stream::iter(end).flatten())
+        });
+        events.take_while(|event| ready(event.is_some())).filter_map(ready).boxed()
+    });
+    let events = rounds.flatten().filter_map(move |event| async move {
         match event {
             Ok(event) => Some(fact(event)),
             Err(error) => {
@@ -104,4 +130,9 @@ fn facts<K: Send + 'static>(
         }
     });
     events.boxed()
+}
+
+/// Whether a watch was refused because its start lies too far back.
+fn is_gone(error: &watcher::Error) -> bool {
+    matches!(error, watcher::Error::WatchStartFailed(kube::Error::Api(status)) if status.code == 410)
 }

@@ -9,6 +9,7 @@ use super::{
 use crate::{
     mesh::Mesh,
     resources::{Phase, ReplicaState},
+    roster::Recorded,
     settings::Patience,
     world::{Concerns, World},
 };
@@ -118,8 +119,12 @@ impl Leader {
     fn learn(&mut self, fact: Fact) {
         match fact {
             Fact::Playground(event) => {
-                let keys = self.tables.playground(event);
-                keys.into_iter().for_each(|key| self.look_soon(key));
+                let changes = self.tables.playground(event);
+                changes.gone.iter().for_each(|key| self.mesh.recorded(&key.0, &key.1, None));
+                for key in changes.seen {
+                    self.put_on_roster(&key);
+                    self.look_soon(key);
+                }
             }
             Fact::Model(event) => {
                 follow(&mut self.tables.models, event);
@@ -139,7 +144,11 @@ impl Leader {
             }
             Fact::Revision(event) => {
                 let owner = self.tables.revision(event);
-                self.look_at_owner(owner.as_ref());
+                if let Some(key) = owner.as_ref().and_then(|uid| self.tables.by_uid.get(uid)).cloned() {
+                    // It may have come after the status that names it.
+                    self.put_on_roster(&key);
+                    self.look_soon(key);
+                }
             }
             Fact::ConfigMap(event) => self.config_map(event),
             Fact::Policy(event) => {
@@ -151,6 +160,24 @@ impl Leader {
                 self.look_at_owner(owner.as_ref());
             }
         }
+    }
+
+    /// What is stored of its replicas is what the mesh may let in.
+    fn put_on_roster(&self, key: &Key) {
+        let Some(tracked) = self.tables.playgrounds.get(key) else { return };
+        let ends = tracked.playground.metadata.deletion_timestamp.is_some();
+        let recorded = |state: &ReplicaState| {
+            let (_, revision) = self.tables.revisions.get(&super::tables::key(Some(&key.0), Some(&state.revision)))?;
+            Some(Recorded {
+                uid: state.pod_uid.clone()?,
+                name: state.name.clone(),
+                model: revision.snapshot.model.served_name.clone(),
+                peer: state.peer_id.as_deref().and_then(|peer| peer.parse().ok()),
+                leaves: ends || matches!(state.phase, Phase::Draining | Phase::Failed),
+            })
+        };
+        let replicas = tracked.stored.replica_states.iter().filter_map(recorded).collect();
+        self.mesh.recorded(&key.0, &key.1, Some(replicas));
     }
 
     fn concern(&mut self, all: Vec<Concerns>) {
@@ -215,6 +242,7 @@ impl Leader {
         if let Some(finalizers) = done.finalizers {
             tracked.playground.metadata.finalizers = Some(finalizers);
         }
+        let stored = done.status.is_some();
         if let Some(status) = done.status {
             tracked.stored = status;
             tracked.written = Some(Instant::now());
@@ -223,13 +251,20 @@ impl Leader {
         for (name, birth) in done.births {
             changed |= record_birth(tracked, &name, birth, &patience);
         }
+        if stored {
+            self.put_on_roster(&done.key);
+        }
+        let Some(tracked) = self.tables.playgrounds.get_mut(&done.key) else { return };
+        let metrics = &self.config.metrics;
         let Some(failure) = done.failure else {
+            metrics.worked("done");
             tracked.failures = 0;
             if changed {
                 self.look_soon(done.key);
             }
             return;
         };
+        metrics.worked(if failure.conflict { "conflict" } else { "failed" });
         tracked.failures += 1;
         let wait = patience.retry.saturating_mul(1 << tracked.failures.min(16)).min(patience.retry_most);
         // A conflict is gone as soon as the watch has told what is newer.

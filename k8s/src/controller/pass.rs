@@ -14,6 +14,7 @@ use crate::{
     resources::{Phase, PlaygroundStatus, ReplicaState},
     revision::{self, Revision, Snapshot, Wanted},
     settings::Settings,
+    world::OwnPod,
 };
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
@@ -48,7 +49,10 @@ impl Leader {
         self.due.retain(|key, _| !keys.contains(key) && tables.playgrounds.contains_key(key));
         let clock = Timestamp::now();
         let mut looked: Vec<Looked> = keys.into_iter().filter_map(|key| self.look(key, clock)).collect();
+        let began = Instant::now();
         self.place(&mut looked, clock);
+        self.config.metrics.placed(began.elapsed());
+        self.config.metrics.count(&self.tables, u64::try_from(clock.as_millisecond()).unwrap_or(0));
         looked.into_iter().for_each(|looked| self.give_work(looked, clock));
     }
 
@@ -56,7 +60,7 @@ impl Leader {
     fn look(&mut self, key: Key, clock: Timestamp) -> Option<Looked> {
         let tracked = self.tables.playgrounds.get(&key)?;
         if tracked.playground.metadata.deletion_timestamp.is_some() {
-            self.finalize(&key);
+            self.finalize(&key, clock);
             return None;
         }
         let known = self.tables.known(&tracked.owner.uid);
@@ -91,7 +95,7 @@ impl Leader {
         let tracked = self.tables.playgrounds.get(key)?;
         let none = HashMap::new();
         let pods = self.world.pods_of(&tracked.owner.uid).unwrap_or(&none);
-        let sight = |pod: &crate::world::OwnPod| self.mesh.sight(pod);
+        let sight = |pod: &OwnPod, known: Option<&str>| self.mesh.sight(pod, known);
         let facts = Facts {
             name: &tracked.owner.name,
             playground: &tracked.playground,
@@ -171,7 +175,6 @@ impl Leader {
         let mut decision = self
             .with_facts(&key, &wanted, &waits, clock, |facts| decide::settle(facts, draft, &memory))
             .unwrap_or_default();
-        decision.revoked.iter().for_each(|peer| self.mesh.revoke(peer));
         let settings = self.config.settings.clone();
         let Some(tracked) = self.tables.playgrounds.get_mut(&key) else { return };
         tracked.memory = memory;
@@ -185,6 +188,7 @@ impl Leader {
         let Some(tracked) = self.tables.playgrounds.get_mut(&key) else { return };
         tracked.status.clone_from(&decision.status);
         work.endings = std::mem::take(&mut decision.endings);
+        work.revoked = std::mem::take(&mut decision.revoked);
         work.news = std::mem::take(&mut decision.news);
         let mut again = decision.again.map(|at| wait_until(clock, at));
         if tracked.stored != tracked.status {
@@ -206,20 +210,32 @@ impl Leader {
         self.start(&key, work);
     }
 
-    /// The Playground is to go: its pods first, then its finalizer. A pod that is stuck on a lost node holds nothing up.
-    fn finalize(&mut self, key: &Key) {
+    /// The Playground is to go: its pods first, which finish their requests, then its finalizer. Pods of
+    /// lost nodes are not waited for, nor any longer than they were given.
+    fn finalize(&mut self, key: &Key, clock: Timestamp) {
         let Some(tracked) = self.tables.playgrounds.get(key) else { return };
         let finalizers = tracked.playground.metadata.finalizers.as_deref().unwrap_or_default();
         if !finalizers.iter().any(|name| name == names::FINALIZER) {
             return;
         }
-        let pods = self.world.pods_of(&tracked.owner.uid).into_iter().flatten();
-        let running = pods.filter(|(_, pod)| !pod.ending);
-        let mut work = Work { leave: true, ..Work::default() };
-        work.endings = running.map(|(uid, pod)| decide::Ending { name: pod.name.clone(), uid: uid.clone() }).collect();
-        let peers = tracked.status.replica_states.iter().filter_map(|state| state.peer_id.as_ref());
-        peers.for_each(|peer| self.mesh.revoke(peer));
-        work.others = finalizers.iter().filter(|name| *name != names::FINALIZER).cloned().collect();
+        let pods = || self.world.pods_of(&tracked.owner.uid).into_iter().flatten();
+        let running = pods().filter(|(_, pod)| pod.ends_at.is_none());
+        let endings: Vec<_> =
+            running.map(|(uid, pod)| decide::Ending { name: pod.name.clone(), uid: uid.clone() }).collect();
+        let lost = |pod: &OwnPod| pod.node.as_deref().is_some_and(|node| self.world.is_lost(node));
+        let last =
+            pods().filter(|(_, pod)| !lost(pod)).filter_map(|(_, pod)| pod.ends_at).max().filter(|at| *at > clock);
+        let mut work = Work::default();
+        if endings.is_empty() && last.is_none() {
+            work.leave = true;
+            work.others = finalizers.iter().filter(|name| *name != names::FINALIZER).cloned().collect();
+            let states = &tracked.status.replica_states;
+            work.revoked = states.iter().filter_map(|state| state.peer_id.clone()).collect();
+        }
+        work.endings = endings;
+        if let Some(last) = last {
+            self.look_in(key.clone(), wait_until(clock, last));
+        }
         self.start(key, work);
     }
 
@@ -232,6 +248,7 @@ impl Leader {
             version: tracked.version.clone(),
             patience: self.config.patience.clone(),
             recorder: self.recorder.clone(),
+            mesh: self.mesh.clone(),
         };
         self.jobs.spawn(worker.carry_out(work));
     }

@@ -63,6 +63,15 @@ pub(super) struct Sole {
     pub spec: Value,
 }
 
+/// What an event means for Playgrounds.
+#[derive(Default)]
+pub(super) struct Changes {
+    /// Those to look at.
+    pub seen: Vec<Key>,
+    /// Those that have gone.
+    pub gone: Vec<Key>,
+}
+
 /// Everything by name.
 #[derive(Default)]
 pub(super) struct Tables {
@@ -92,22 +101,24 @@ impl Tables {
             && self.budgets.is_whole()
     }
 
-    /// Takes in a change of a Playground. Returns those to look at.
-    pub(super) fn playground(&mut self, event: Event<DynamicObject>) -> Vec<Key> {
+    /// Takes in a change of a Playground.
+    pub(super) fn playground(&mut self, event: Event<DynamicObject>) -> Changes {
+        let mut changes = Changes::default();
         match event {
             Event::Init => self.listing = self.playgrounds.keys().cloned().collect(),
             Event::InitApply(object) => {
                 self.listing.remove(&key_of(&object.metadata));
-                return self.put(object).into_iter().collect();
+                changes.seen.extend(self.put(object));
             }
-            Event::Apply(object) => return self.put(object).into_iter().collect(),
-            Event::Delete(object) => self.drop_playground(&key_of(&object.metadata)),
+            Event::Apply(object) => changes.seen.extend(self.put(object)),
+            Event::Delete(object) => changes.gone.push(key_of(&object.metadata)),
             Event::InitDone => {
                 self.playgrounds_whole = true;
-                std::mem::take(&mut self.listing).iter().for_each(|key| self.drop_playground(key));
+                changes.gone.extend(std::mem::take(&mut self.listing));
             }
         }
-        Vec::new()
+        changes.gone.iter().for_each(|key| self.drop_playground(key));
+        changes
     }
 
     fn drop_playground(&mut self, key: &Key) {

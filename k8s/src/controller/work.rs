@@ -4,6 +4,7 @@ use super::outcome::{Birth, Done, Failure};
 use crate::{
     decide::Ending,
     manifest::Owner,
+    mesh::Mesh,
     names,
     resources::{GROUP, Playground, PlaygroundStatus, ReplicaState, VERSION},
     revision::Revision,
@@ -22,7 +23,10 @@ use kube::{
     runtime::events::{Event, EventType, Recorder},
 };
 use serde_json::{Value, json};
-use std::{fmt::Debug, future::Future};
+use std::{fmt::Debug, future::Future, sync::Arc, time::Duration};
+
+/// Longest wait until memberships of pods that have gone are ended; that goes on by itself.
+const REVOCATION: Duration = Duration::from_secs(3);
 
 /// What is to be done.
 #[derive(Default)]
@@ -36,6 +40,8 @@ pub(super) struct Work {
     pub budget: Option<PodDisruptionBudget>,
     pub status: Option<PlaygroundStatus>,
     pub endings: Vec<Ending>,
+    /// Peers whose pods have gone: their memberships end before the record forgets them.
+    pub revoked: Vec<String>,
     pub births: Vec<(ReplicaState, Box<Pod>)>,
     /// Names of revisions that may go.
     pub surplus: Vec<String>,
@@ -55,6 +61,7 @@ impl Work {
             && self.budget.is_none()
             && self.status.is_none()
             && self.endings.is_empty()
+            && self.revoked.is_empty()
             && self.births.is_empty()
             && self.surplus.is_empty()
             && self.news.is_empty()
@@ -69,6 +76,7 @@ pub(super) struct Worker {
     pub version: String,
     pub patience: Patience,
     pub recorder: Recorder,
+    pub mesh: Arc<dyn Mesh>,
 }
 
 impl Worker {
@@ -84,6 +92,7 @@ impl Worker {
 
     async fn steps(&mut self, work: Work, done: &mut Done) -> Result<(), Failure> {
         let playgrounds: Api<Playground> = self.api();
+        self.revoke(&work.revoked).await;
         if let Some(finalizers) = &work.finalizers {
             self.set_finalizers(&playgrounds, finalizers).await?;
             done.finalizers = Some(finalizers.clone());
@@ -118,6 +127,15 @@ impl Worker {
             self.set_finalizers(&playgrounds, &work.others).await?;
         }
         Ok(())
+    }
+
+    /// A mesh that is away does not keep pods from coming and going: who has no pod has no token, and a certificate that
+    /// ends by itself.
+    async fn revoke(&self, peers: &[String]) {
+        let all = futures::future::join_all(peers.iter().map(|peer| self.mesh.revoke(peer)));
+        if !tokio::time::timeout(REVOCATION, all).await.is_ok_and(|ended| ended.into_iter().all(|ended| ended)) {
+            tracing::warn!(namespace = %self.owner.namespace, name = %self.owner.name, "memberships of pods that have gone are not ended yet");
+        }
     }
 
     fn api<K>(&self) -> Api<K>

@@ -91,7 +91,7 @@ impl Toy {
             owner: "o".to_owned(),
             node: None,
             stage: Stage::Unbound { why: None },
-            ending: false,
+            ends_at: None,
         };
         self.pods.insert(uid.clone(), pod);
         uid
@@ -123,7 +123,7 @@ impl Toy {
                 match event {
                     Event::Serves(_) => pod.stage = Stage::Up,
                     Event::Ends(_) => pod.stage = Stage::Ended(Word::default()),
-                    _ => pod.ending = true,
+                    _ => pod.ends_at = Some(Timestamp::UNIX_EPOCH),
                 }
             }
         }
@@ -140,7 +140,7 @@ impl Toy {
         let wanted = wanted(version, &self.playground);
         let waits = [("a".to_owned(), Duration::from_secs(60)), ("b".to_owned(), Duration::from_secs(60))];
         let patience = Patience::default();
-        let sight = |pod: &OwnPod| Sight { serving: pod.stage == Stage::Up, ..Sight::default() };
+        let sight = |pod: &OwnPod, _: Option<&str>| Sight { serving: pod.stage == Stage::Up, ..Sight::default() };
         let pods = self.pods.clone();
         let facts = Facts {
             name: "p",
@@ -166,7 +166,7 @@ impl Toy {
         self.stored = decision.status.clone();
         for ending in &decision.endings {
             if let Some(pod) = self.pods.get_mut(&ending.uid) {
-                pod.ending = true;
+                pod.ends_at = Some(Timestamp::UNIX_EPOCH);
             }
         }
         let now = self.now;
@@ -192,11 +192,11 @@ impl Toy {
         }
         let recorded: HashSet<&String> =
             status.replica_states.iter().filter_map(|state| state.pod_uid.as_ref()).collect();
-        for pod in pods.values().filter(|pod| !recorded.contains(&pod.uid) && !pod.ending) {
+        for pod in pods.values().filter(|pod| !recorded.contains(&pod.uid) && !pod.ending()) {
             assert!(decision.endings.iter().any(|ending| ending.uid == pod.uid), "{} is nobody's, and stays", pod.uid);
         }
         // Nothing that serves is taken down below what is wanted, unless there is no room beside it.
-        let could = pods.values().filter(|pod| pod.stage == Stage::Up && !pod.ending && recorded.contains(&pod.uid));
+        let could = pods.values().filter(|pod| pod.stage == Stage::Up && !pod.ending() && recorded.contains(&pod.uid));
         let least = could.count().min(desired.saturating_sub(1));
         assert!(serving(status) >= least, "{} serve, {least} could", serving(status));
     }
@@ -214,7 +214,7 @@ proptest! {
         toy.playground.spec.paused = false;
         for _ in 0..60 {
             toy.now = later(toy.now, Duration::from_secs(400));
-            toy.pods.retain(|_, pod| !pod.ending);
+            toy.pods.retain(|_, pod| !pod.ending());
             for pod in toy.pods.values_mut() {
                 if !matches!(pod.stage, Stage::Ended(_)) {
                     pod.node = Some("n".to_owned());
@@ -223,7 +223,7 @@ proptest! {
             }
             toy.look();
         }
-        toy.pods.retain(|_, pod| !pod.ending);
+        toy.pods.retain(|_, pod| !pod.ending());
         toy.look();
         let desired = usize::try_from(toy.playground.spec.replicas).unwrap();
         prop_assert_eq!(toy.stored.replica_states.len(), desired);

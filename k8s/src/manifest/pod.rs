@@ -168,6 +168,9 @@ fn agent(making: Making<'_>, engine: &Engine, rank: usize) -> Value {
     ];
     if let Some(mesh) = &making.settings.mesh {
         variables.push(set("DUNLIN_MESH", mesh.clone()));
+        if !making.settings.orchestrators.is_empty() {
+            variables.push(set("DUNLIN_ORCHESTRATOR", making.settings.orchestrators.join(",")));
+        }
         variables.push(set("DUNLIN_TOKEN_FILE", "/var/run/secrets/dunlin/token".to_owned()));
         mounts.push(json!({ "name": "token", "mountPath": "/var/run/secrets/dunlin", "readOnly": true }));
     }

@@ -10,6 +10,8 @@ pub(super) struct NodeFacts {
     labels: Arc<Labels>,
     taints: Arc<[Taint]>,
     open: bool,
+    /// Nothing is heard of it.
+    pub(super) lost: bool,
     allocatable: Arc<Amounts>,
 }
 
@@ -35,6 +37,7 @@ impl NodeFacts {
             taints: spec.taints.iter().flatten().map(taint).collect(),
             // A node that says nothing of being ready is taken at its word.
             open: !leaving && !spec.unschedulable.unwrap_or(false) && ready.is_none_or(|ready| ready.status == "True"),
+            lost: ready.is_some_and(|ready| ready.status != "True"),
             allocatable: Arc::new(allocatable),
         }
     }

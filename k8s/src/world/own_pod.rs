@@ -1,6 +1,9 @@
 //! A pod that a Playground controls, and where it stands.
 
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
+use k8s_openapi::{
+    api::core::v1::{ContainerStatus, Pod, PodStatus},
+    jiff::Timestamp,
+};
 
 /// Where a pod stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,11 +45,17 @@ pub struct OwnPod {
     pub node: Option<String>,
     /// Where it stands.
     pub stage: Stage,
-    /// Whether it has been told to end.
-    pub ending: bool,
+    /// When it will have been killed, if it has been told to end.
+    pub ends_at: Option<Timestamp>,
 }
 
 impl OwnPod {
+    /// Whether it has been told to end.
+    #[must_use]
+    pub fn ending(&self) -> bool {
+        self.ends_at.is_some()
+    }
+
     pub(super) fn of(pod: &Pod) -> Option<Self> {
         let controller = pod.metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?;
         if controller.kind != "Playground" || !controller.api_version.starts_with("dunlin.dev/") {
@@ -59,7 +68,8 @@ impl OwnPod {
             owner: controller.uid.clone(),
             stage: stage(pod.status.as_ref(), node.is_some()),
             node,
-            ending: pod.metadata.deletion_timestamp.is_some(),
+            // The API server adds the grace period to it.
+            ends_at: pod.metadata.deletion_timestamp.as_ref().map(|at| at.0),
         })
     }
 }

@@ -28,8 +28,8 @@ fn summary(calls: &[&Call]) -> String {
     format!("{counts:?}")
 }
 
-#[ignore = "in a debug build 21 of 100 serve after 30 s, and which part is slow is not known yet"]
 #[tokio::test]
+#[ignore = "takes 21 s in a debug build on two cores; the 5 s are for a release build, not measured yet"]
 async fn a_hundred_replicas_take_seconds_and_few_calls_and_then_none() {
     if needs_fake() {
         return;
@@ -125,8 +125,8 @@ impl Process {
 }
 
 /// A thousand Playgrounds, a thousand nodes and twenty thousand pods of others.
-#[ignore = "in a debug build not all Playgrounds have their status within 90 s: not measured yet"]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "987 of 1000 have their status after 90 s in a debug build; not measured yet in a release build"]
 async fn a_large_cluster_takes_little_memory_and_no_calls_at_rest() {
     if needs_fake() {
         return;
@@ -161,8 +161,7 @@ async fn a_large_cluster_takes_little_memory_and_no_calls_at_rest() {
         .spawn()
         .unwrap();
     let orchestrator = Process(orchestrator);
-    let settled =
-        || fake.all("playgrounds").iter().filter(|object| object["status"]["observedGeneration"] == 1).count();
+    let settled = || fake.count("playgrounds", |object| object["status"]["observedGeneration"] == 1);
     let deadline = Instant::now() + Duration::from_secs(90);
     while settled() < PLAYGROUNDS {
         assert!(Instant::now() < deadline, "{} of {PLAYGROUNDS} have their status", settled());

@@ -1,7 +1,7 @@
 //! A cluster to try an orchestrator in, and what can be done to it.
 
 use dunlin_k8s::{
-    controller::{self, Config, Terms},
+    controller::{self, Config, Metrics, Terms},
     mesh::Readiness,
     names,
     resources::{BackendRuntime, Model, Phase, Playground, PlaygroundStatus, crds},
@@ -33,6 +33,9 @@ use tokio_util::sync::CancellationToken;
 
 /// Longest wait for what shall come.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Between two looks at a status: a large one takes a while to be read.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// A cluster.
 pub(crate) struct Cluster {
@@ -109,6 +112,7 @@ pub(crate) fn config(namespace: &str, identity: &str) -> Config {
         identity: identity.to_owned(),
         lease_namespace: namespace.to_owned(),
         lease: "dunlin-orchestrator".to_owned(),
+        metrics: Metrics::default(),
         terms: Terms { duration: Duration::from_secs(3), renew: Duration::from_millis(500) },
     }
 }
@@ -278,7 +282,7 @@ impl Cluster {
                 return status;
             }
             assert!(start.elapsed() < PATIENCE, "{what} did not come; the status is {status:#?}");
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            tokio::time::sleep(LOOK).await;
         }
     }
 

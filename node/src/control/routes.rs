@@ -19,7 +19,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{delete, get, post},
 };
-pub use delegation::{Bounds, Delegate, IssuerInfo, Undelegate};
+pub use delegation::{Bounds, Delegate, Equip, Equipment, IssuerInfo, Undelegate};
 use dunlin_protocol::{
     announcement::ReplicaState,
     id::{ModelId, Name, PeerId, Role, Roles, RuntimeName},
@@ -152,6 +152,7 @@ pub(super) fn routes(handle: Handle) -> Router {
         .route("/issuers", get(delegation::issuers))
         .route("/delegate", post(delegation::delegate))
         .route("/undelegate", post(delegation::undelegate))
+        .route("/equip", post(delegation::equip))
         .with_state(handle)
 }
 

@@ -6,7 +6,7 @@ use dunlin_protocol::{
     appointment::Appointment,
     certificate::{self, Authority, Membership},
     delegation::Delegation,
-    id::{PeerId, Role, Roles},
+    id::{Name, PeerId, Role, Roles},
     pattern::Models,
     revocation::{Revocation, RevocationList, SignedRevocation, Target},
 };
@@ -52,6 +52,47 @@ impl Issuer {
         revocations: &RevocationList,
         now: u64,
     ) -> Result<Appointment, Error> {
+        self.appoint(member, CERTIFICATE_LIFE, options, revocations, now)
+    }
+
+    /// A membership for a peer that is none yet, in these roles and to serve nothing, and a delegation, which end together: for
+    /// a machine that can't keep what it is given, and so is given it for long.
+    ///
+    /// # Errors
+    /// As [`Self::delegate`].
+    pub fn equip(
+        &self,
+        peer: PeerId,
+        roles: Roles,
+        name: Option<Name>,
+        options: &DelegationOptions,
+        revocations: &RevocationList,
+        now: u64,
+    ) -> Result<Appointment, Error> {
+        let nobody = Membership {
+            mesh: self.mesh(),
+            peer,
+            roles,
+            models: Models::Only(Vec::new()),
+            name,
+            capabilities: Vec::new(),
+            issued_at: 0,
+            not_after: 0,
+            issuer: certificate::Issuer::Mesh,
+        };
+        let appointment = self.appoint(&nobody, options.life, options, revocations, now)?;
+        self.remember(&appointment, now)?;
+        Ok(appointment)
+    }
+
+    fn appoint(
+        &self,
+        member: &Membership,
+        life: Duration,
+        options: &DelegationOptions,
+        revocations: &RevocationList,
+        now: u64,
+    ) -> Result<Appointment, Error> {
         self.require_mesh_key()?;
         if member.mesh != self.mesh() {
             return Err(Error::Refused(dunlin_protocol::hello::Refusal::WrongMesh));
@@ -88,7 +129,7 @@ impl Issuer {
             models: member.models.clone(),
             capabilities: vec![capability.to_owned()],
             name: member.name.clone(),
-            life: CERTIFICATE_LIFE,
+            life,
         };
         let delegation = self.0.signer.sign(&delegation)?;
         let (remembered, chain) = self.certify(grant, None, issued_at, now)?;

@@ -8,10 +8,11 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
+use data_encoding::BASE64;
 use dunlin_protocol::{
     certificate::{Authority, Membership},
     delegation::Delegation,
-    id::{PeerId, Role, Roles},
+    id::{Name, PeerId, Role, Roles},
     pattern::{Models, Pattern},
 };
 use serde::{Deserialize, Serialize};
@@ -35,6 +36,28 @@ pub struct Delegate {
     /// How long it may issue, seconds; a year when absent.
     #[serde(default)]
     pub ttl_s: Option<u64>,
+}
+
+/// `POST /equip`: a membership with a delegation for a peer that is no member yet.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Equip {
+    /// The peer, base58.
+    pub peer: String,
+    /// What it is to be itself.
+    pub roles: Vec<Role>,
+    /// What other members see.
+    #[serde(default)]
+    pub name: Option<Name>,
+    /// The most that it may give. `peer` there is not looked at.
+    pub gives: Delegate,
+}
+
+/// What `POST /equip` gives.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Equipment {
+    /// An [`Appointment`](dunlin_protocol::appointment::Appointment) as it is sent, base64.
+    pub appointment: String,
 }
 
 /// `POST /undelegate`.
@@ -123,18 +146,34 @@ pub(super) async fn issuers(State(handle): State<Handle>) -> Response {
     }
 }
 
-pub(super) async fn delegate(State(handle): State<Handle>, Json(asked): Json<Delegate>) -> Response {
-    let Ok(peer) = asked.peer.parse::<PeerId>() else {
-        return failure(StatusCode::BAD_REQUEST, &"`peer` is not a peer id");
-    };
+fn options(asked: Delegate) -> DelegationOptions {
     let defaults = DelegationOptions::default();
-    let options = DelegationOptions {
+    DelegationOptions {
         roles: if asked.roles.is_empty() { defaults.roles } else { Roles::from_iter(asked.roles) },
         models: asked.models.map_or(defaults.models, Models::Only),
         certificate_life: asked.life_s.map_or(defaults.certificate_life, Duration::from_secs),
         life: asked.ttl_s.map_or(defaults.life, Duration::from_secs),
+    }
+}
+
+pub(super) async fn equip(State(handle): State<Handle>, Json(asked): Json<Equip>) -> Response {
+    let Ok(peer) = asked.peer.parse::<PeerId>() else {
+        return failure(StatusCode::BAD_REQUEST, &"`peer` is not a peer id");
     };
-    match handle.delegate(peer, options).await {
+    match handle.equip(peer, Roles::from_iter(asked.roles), asked.name, options(asked.gives)).await {
+        Ok(appointment) => match appointment.encode() {
+            Ok(bytes) => Json(Equipment { appointment: BASE64.encode(&bytes) }).into_response(),
+            Err(error) => failure(StatusCode::INTERNAL_SERVER_ERROR, &error),
+        },
+        Err(error) => manage_failure(&error),
+    }
+}
+
+pub(super) async fn delegate(State(handle): State<Handle>, Json(asked): Json<Delegate>) -> Response {
+    let Ok(peer) = asked.peer.parse::<PeerId>() else {
+        return failure(StatusCode::BAD_REQUEST, &"`peer` is not a peer id");
+    };
+    match handle.delegate(peer, options(asked)).await {
         Ok(delegation) => Json(Bounds::of(&delegation)).into_response(),
         Err(error) => manage_failure(&error),
     }
