@@ -93,7 +93,7 @@ impl Clients {
 
     /// Runs a shell script of `tests/e2e/clients`.
     pub(crate) fn shell(&self, sandbox: &Sandbox, endpoint: &Endpoint, script: &str) -> Output {
-        run(sandbox.command("bash"), endpoint, &format!("tests/e2e/clients/{script}"), &[])
+        self.shell_with(sandbox, endpoint, script, &[])
     }
 
     /// The same with more of an environment.
