@@ -4,6 +4,7 @@ engine alone.
 
     examples/bench/prefix.py            # two demo engines with long prompts: where the time goes is visible
     examples/bench/prefix.py --llama    # two real llama-servers with the small model of this repository
+    examples/bench/prefix.py --llama FILE.gguf   # the same with a model of yours, and long prompts
 
 Prints the share of prompt tokens that the engines had cached, by their own `cached_tokens`, and the time to first token.
 Every way starts with fresh engines. Needs only Python 3; DUNLIN is the executable, else target/debug/dunlin;
@@ -75,12 +76,12 @@ def demo_engine(processes, dunlin, kv_tokens):
     return port
 
 
-def llama_server(processes, server, slots):
+def llama_server(processes, server, model, window, slots):
     port = free_port()
     folder = str(pathlib.Path(server).parent)
-    start(processes, [server, "--host", "127.0.0.1", "--port", str(port), "-m",
-                      str(REPOSITORY / "tests/data/tinykjv-1m.gguf"), "--alias", MODEL, "--metrics", "--slots", "-ngl", "0",
-                      "-c", str(1024 * slots), "-np", str(slots), "-t", "1", "--no-webui"], {"LD_LIBRARY_PATH": folder})
+    start(processes, [server, "--host", "127.0.0.1", "--port", str(port), "-m", str(model), "--alias", MODEL, "--metrics",
+                      "--slots", "-ngl", "0", "-c", str(window * slots), "-np", str(slots), "-t", "1", "--no-webui"],
+          {"LD_LIBRARY_PATH": folder})
     wait_for(port, "/health")
     return port
 
@@ -152,7 +153,9 @@ def row(name, ask):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--llama", action="store_true", help="real llama-servers instead of demo engines")
+    small = REPOSITORY / "tests/data/tinykjv-1m.gguf"
+    parser.add_argument("--llama", nargs="?", const=small, type=pathlib.Path, metavar="MODEL",
+                        help="real llama-servers instead of demo engines")
     llama = parser.parse_args().llama
     target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target"))
     dunlin = executable("DUNLIN", lambda: target / "debug/dunlin")
@@ -164,11 +167,16 @@ def main():
     # One engine alone has the room of two, so that the number of engines is all that differs.
     def engine(processes, times):
         if llama:
-            return llama_server(processes, server, 4 * times)
+            return llama_server(processes, server, llama, window, 4 * times)
         return demo_engine(processes, dunlin, 100_000 * times)
 
-    # The small model has a window of 1,024 tokens per slot.
-    sizes = (120, 12, 16) if llama else (2600, 30, 24)
+    if llama == small:
+        # Trained with a window of 1,024 tokens.
+        window, sizes = 1024, (120, 12, 16)
+    elif llama:
+        window, sizes = 2048, (400, 30, 16)
+    else:
+        sizes = (2600, 30, 24)
     print("| way | prompt tokens cached | mean TTFT, ms | p99 | mean from the second turn on |\n|---|---|---|---|---|")
     results = {}
     for name in ("one engine alone, twice the size", "round robin over two", "dunlin over two"):

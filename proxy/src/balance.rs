@@ -45,8 +45,9 @@ const TRY_AGAIN: Duration = Duration::from_millis(4);
 const LONGEST_PATIENCE: Duration = Duration::from_millis(200);
 /// Weight of the newest look at that share, once there were so many that this is more than the newest's part of them.
 const LATEST: f64 = 0.02;
-/// A wait is an estimate: so much of the time that a request may wait, it may be expected to.
-const SURE: (u32, u32) = (7, 8);
+/// A wait is an estimate, and engines get slower while it lasts: so much of the time that a request may wait, it may be
+/// expected to.
+const SURE: (u32, u32) = (3, 5);
 /// A request waits for a better replica than there is for as long as that was expected to take, and no longer than this.
 const LONGEST_CHOICE: Duration = Duration::from_secs(2);
 

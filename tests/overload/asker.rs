@@ -37,8 +37,10 @@ pub(crate) struct Counts {
     pub(crate) whole: usize,
     /// 429, with when to come back.
     pub(crate) refused: usize,
-    /// Neither of them: the first few.
-    pub(crate) other: Vec<String>,
+    /// Neither of them.
+    pub(crate) other: usize,
+    /// The first few of those.
+    pub(crate) shown: Vec<String>,
     /// Of the refused, those that were told after more than [`LATE`].
     pub(crate) late: usize,
     slowest: Duration,
@@ -46,12 +48,11 @@ pub(crate) struct Counts {
 
 impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { asked, whole, refused, late, other, slowest } = self;
+        let Self { asked, whole, refused, late, other, slowest, .. } = self;
         write!(
             f,
             "{asked} asked, {whole} whole (the slowest in {slowest:.1?}), {refused} refused ({late} of them after more than \
-             {LATE:?}), {} else, the others still waiting",
-            other.len()
+             {LATE:?}), {other} else, the others still waiting"
         )
     }
 }
@@ -133,8 +134,11 @@ impl Asker {
         } else if head.starts_with("HTTP/1.1 429 ") && head.to_ascii_lowercase().contains("\r\nretry-after: ") {
             counts.refused += 1;
             counts.late += usize::from(took > LATE);
-        } else if counts.other.len() < SHOWN {
-            counts.other.push(format!("after {took:?}: {said:.400}"));
+        } else {
+            counts.other += 1;
+            if counts.shown.len() < SHOWN {
+                counts.shown.push(format!("after {took:?}: {said:.400}"));
+            }
         }
     }
 

@@ -5,7 +5,7 @@ use crate::{
     route::{Load, Loads, Own, Reach, Speed},
 };
 use dunlin_protocol::{id::PeerId, load::RECENT_MODELS};
-use rand::SeedableRng;
+use rand::{RngExt, SeedableRng};
 use std::sync::Arc;
 
 fn settings() -> Settings {
@@ -173,4 +173,57 @@ fn a_long_line_sends_one_ahead_to_a_far_replica_whose_slot_will_be_free() {
     assert_eq!(sent(80, LONG_LINE), (true, false));
     assert_eq!(sent(80, LONG_LINE - 1), (false, false));
     assert_eq!(sent(2, LONG_LINE), (false, false), "a near one is sent to when it is free");
+}
+
+/// Two engines of four slots, five times as much as they can answer, and engines that get slower by a quarter, as they do
+/// on a busy machine: those who were told to wait get a slot within the time that they may wait.
+#[test]
+fn who_may_wait_is_served_in_time_though_engines_get_slower() {
+    const SECONDS: u32 = 120;
+    const PER_SECOND: u32 = 80;
+    let start = Instant::now();
+    let settings = Settings { waiting_per_model: 1024, waiting: 4096, ..settings() };
+    for seed in 0..5 {
+        let mut balancer = Balancer::new(settings, SmallRng::seed_from_u64(seed));
+        let mut rng = SmallRng::seed_from_u64(100 + seed);
+        let (mut pool, mut running) = (pool(2, start), Vec::<(Instant, Grant)>::new());
+        let (mut line, mut refused, mut longest) = (Vec::new(), 0, Duration::ZERO);
+        for n in 0..SECONDS * PER_SECOND {
+            let now = start + Duration::from_secs(1) * n / PER_SECOND;
+            // Slots that began together end together, and some answers take twice as long.
+            let pace = if n > 9 * PER_SECOND { 500 } else { 400 };
+            let answer = Duration::from_millis(if rng.random_bool(0.1) { 2 * pace } else { pace });
+            let step = Duration::from_millis(50).as_nanos();
+            let ended = |until: &Instant| (now - start).as_nanos() / step * step >= (*until - start).as_nanos();
+            for (_, grant) in running.extract_if(.., |(until, _)| ended(until)) {
+                balancer.end(&mut { grant }, now);
+            }
+            for one in &mut pool {
+                let here = running.iter().filter(|(_, grant)| grant.replica == one.replica).count() as u32;
+                one.slots = 4;
+                let load = one.load.as_mut().unwrap();
+                (load.slots, load.received, load.admitted, load.running) = (4, now, here, Some(here));
+            }
+            let tenant = u64::from(n % 20 == 0);
+            let want = Want { tenant, ..want(b"x", true) };
+            let mut granted = Vec::new();
+            match balancer.arrive(&want, &mut Ticket::default(), &mut pool, now, || line.len() as u32) {
+                Ok(Arrival::Granted(grant)) => granted.push(grant),
+                Ok(Arrival::Waits(_)) => line.push(now),
+                Err(Refusal::TooLong { wait }) => {
+                    assert!(tenant == 0, "who asks for less than its share is not refused: {wait:?}");
+                    refused += 1;
+                }
+                Err(other) => panic!("{other}"),
+            }
+            while let Some((who, grant)) = balancer.next_grant(&want.model, &mut pool, now) {
+                longest = longest.max(now - line[who as usize]);
+                granted.push(grant);
+            }
+            running.extend(granted.into_iter().map(|grant| (now + answer, grant)));
+        }
+        assert!(refused > 0, "seed {seed}: that was no overload");
+        assert!(longest < settings.hold, "seed {seed}: one waited {longest:?}");
+        assert!(longest > settings.hold / 3, "seed {seed}: the line was hardly used, {longest:?}");
+    }
 }
