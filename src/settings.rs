@@ -68,6 +68,7 @@ struct EndpointFile {
     admin_http: Option<SocketAddr>,
     first_byte_timeout_seconds: Option<f64>,
     inter_token_timeout_seconds: Option<f64>,
+    hedged_percent: Option<u8>,
     aliases: BTreeMap<ModelId, ModelId>,
     fallbacks: BTreeMap<ModelId, Vec<ModelId>>,
     tls_certificate: Option<PathBuf>,
@@ -224,6 +225,7 @@ pub(crate) struct EndpointSettings {
     pub(crate) first_byte_timeout: Option<Duration>,
     /// The same.
     pub(crate) inter_token_timeout: Option<Duration>,
+    pub(crate) hedged_percent: u8,
     pub(crate) names: Names,
     pub(crate) tls: Option<TlsFiles>,
     pub(crate) upload_folder: Option<PathBuf>,
@@ -253,11 +255,17 @@ impl EndpointSettings {
             (None, None) => None,
             _ => bail!("{}: endpoint.tls_certificate and endpoint.tls_key go together", file.place()),
         };
+        let hedged = file.endpoint.hedged_percent;
+        if let Some(percent) = hedged.filter(|percent| *percent > 100) {
+            bail!("{}: endpoint.hedged_percent is {percent}; give a number from 0 to 100", file.place());
+        }
+        let usual = dunlin_proxy::Config::default();
         let disk = args.upload_disk_bytes.or(file.endpoint.upload_disk_bytes);
         Ok(Self {
             tls,
             upload_folder: args.upload_folder.clone().or_else(|| file.endpoint.upload_folder.clone()),
-            upload_disk_bytes: disk.unwrap_or(dunlin_proxy::Config::default().upload_disk),
+            upload_disk_bytes: disk.unwrap_or(usual.upload_disk),
+            hedged_percent: args.hedged_percent.or(hedged).unwrap_or(usual.hedged_percent),
             names,
             http: args.http.or(file.endpoint.http).unwrap_or((Ipv4Addr::LOCALHOST, HTTP_PORT).into()),
             no_auth: args.no_auth || file.endpoint.auth == Some(false),
@@ -370,6 +378,17 @@ mod tests {
             let error = EndpointSettings::resolve(&EndpointArgs::default(), &file).unwrap_err().to_string();
             assert!(error.contains(name) && error.contains("above 0"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_share_above_all_is_refused() {
+        let error = |percent: u8| {
+            let file = file(&format!("[endpoint]\nhedged_percent = {percent}\n")).unwrap();
+            EndpointSettings::resolve(&EndpointArgs::default(), &file).map(|it| it.hedged_percent)
+        };
+        assert_eq!(error(0).unwrap(), 0);
+        let said = error(101).unwrap_err().to_string();
+        assert!(said.contains("hedged_percent is 101") && said.contains("from 0 to 100"), "{said}");
     }
 
     #[test]

@@ -44,6 +44,8 @@ impl Proxy {
             starting_per_model: many,
             starting: many,
             hold: Duration::from_secs(86_400),
+            // The engines of the simulation answer what they were given.
+            hedged_percent: 0,
         };
         let loads = if scenario.adapters > 0 { Loads::Adapter } else { Loads::Never };
         let views = scenario.engines.iter().zip(replicas).map(|(spec, replica)| View {

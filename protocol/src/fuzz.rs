@@ -9,6 +9,10 @@ use crate::{
     hop::{Fault, Route},
     id::{MeshId, PeerId, ReplicaId, Role},
     invitation::Token,
+    jobs::JobName,
+    key::{KeyMessage, SignedKeyStatement},
+    lease::{LeaseReply, LeaseReport},
+    ledger::{UsageAnswer, UsageAsk},
     limits,
     load::LoadReport,
     pattern::{Models, Pattern},
@@ -40,6 +44,10 @@ pub const PARSERS: &[(&str, Parser)] = &[
     ("names", names),
     ("runtime", runtime),
     ("template", template),
+    ("keys", keys),
+    ("leases", leases),
+    ("usage", usage),
+    ("jobs", jobs),
 ];
 
 const MESH: MeshId = MeshId([7; 32]);
@@ -171,6 +179,47 @@ fn template(bytes: &[u8]) {
     }
 }
 
+/// What proxies say to each other about keys.
+fn keys(bytes: &[u8]) {
+    if let Ok(signed) = SignedKeyStatement::decode(bytes) {
+        let _ = signed.verify(0, &MESH, |_| None);
+        assert_eq!(signed.encode().ok().as_deref(), Some(bytes));
+    }
+    if let Ok(message) = KeyMessage::decode(bytes) {
+        assert_eq!(message.encode().ok().as_deref(), Some(bytes));
+    }
+}
+
+/// And about limits.
+fn leases(bytes: &[u8]) {
+    if let Ok(report) = LeaseReport::decode(bytes) {
+        assert_eq!(report.encode().ok().as_deref(), Some(bytes));
+    }
+    if let Ok(reply) = LeaseReply::decode(bytes) {
+        assert_eq!(reply.encode().ok().as_deref(), Some(bytes));
+    }
+}
+
+/// And about what was used; and what agents tell of that in a header.
+fn usage(bytes: &[u8]) {
+    if let Ok(ask) = UsageAsk::decode(bytes) {
+        assert_eq!(ask.encode().ok().as_deref(), Some(bytes));
+    }
+    if let Ok(answer) = UsageAnswer::decode(bytes) {
+        assert_eq!(answer.encode().ok().as_deref(), Some(bytes));
+    }
+    if let Some(usage) = std::str::from_utf8(bytes).ok().and_then(crate::usage::Usage::from_header) {
+        assert_eq!(crate::usage::Usage::from_header(&usage.to_header()), Some(usage));
+    }
+}
+
+/// `CLUSTER/NAMESPACE/NAME`.
+fn jobs(bytes: &[u8]) {
+    if let Some(name) = std::str::from_utf8(bytes).ok().and_then(|text| text.parse::<JobName>().ok()) {
+        assert_eq!(name.to_string().as_bytes(), bytes);
+    }
+}
+
 #[cfg(test)]
 #[path = "../../fuzz/nearly.rs"]
 mod nearly;
@@ -183,6 +232,8 @@ mod tests {
         certificate::tests::{certificate, delegation, key, mesh},
         id::{ModelId, RuntimeName, Version},
         invitation::tests::token,
+        lease::{Granted, Held, KeyGranted, KeyHeld},
+        ledger::{Counter, Counts, UsageRow},
         record::{Continuation, RecordState},
         revocation::{ListVersion, Revocation, Target},
         signed::Signed,
@@ -262,6 +313,36 @@ mod tests {
                 text("name = \"mine\"\n[launch]\ncommand = \"x\"\nargs = [\"{args}\"]\n"),
             ],
             "template" => vec![text("{host}:{port}"), text("a{{b}}{served_name}")],
+            "keys" => {
+                let signed = crate::key::tests::signed(crate::certificate::KEYS);
+                let messages = [
+                    KeyMessage::Push(vec![signed.clone()]),
+                    KeyMessage::Buckets(vec![1, u64::MAX]),
+                    KeyMessage::Fetch(vec![0, 63]),
+                    KeyMessage::Taken { refused: 1 },
+                ];
+                let messages = messages.iter().map(|message| message.encode().unwrap());
+                std::iter::once(signed.encode().unwrap()).chain(messages).collect()
+            }
+            "leases" => {
+                let held = Held { held: 60, want: -1, demand: i64::MAX };
+                let keys = vec![KeyHeld { key: "k".into(), of: [held; 3] }];
+                let report = LeaseReport { view: 1, epoch: 2, seq: 3, whole: true, keys };
+                let granted = Granted { granted: 1, target: 0, left: i64::MIN };
+                let reply = LeaseReply { agrees: true, keys: vec![KeyGranted { key: "k".into(), of: [granted; 3] }] };
+                vec![report.encode().unwrap(), reply.encode().unwrap()]
+            }
+            "usage" => {
+                let by = Counter { origin: key(3).public().to_peer_id(), epoch: 1 };
+                let (key, model) = ("k".to_owned(), "m".to_owned());
+                let row = UsageRow { by, key, model, hour: 1, rev: 2, counts: Counts::default() };
+                vec![
+                    UsageAsk { seen: vec![(by, 7)] }.encode().unwrap(),
+                    UsageAnswer { rows: vec![row] }.encode().unwrap(),
+                    text(&crate::usage::Usage::default().to_header()),
+                ]
+            }
+            "jobs" => vec![text("eu-1/team-a/qwen3")],
             // Of the rest there is nothing to begin with.
             _ => vec![vec![0; 64]],
         }

@@ -376,4 +376,4 @@ impl KeyMessage {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

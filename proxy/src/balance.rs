@@ -66,6 +66,8 @@ pub struct Settings {
     pub starting: usize,
     /// How long a request may wait.
     pub hold: Duration,
+    /// Percent of the requests that may be at a second replica as well, the first being late.
+    pub hedged_percent: u8,
 }
 
 /// Somebody who waits.
@@ -97,7 +99,7 @@ pub struct Balancer<W> {
     tried_again: Option<Instant>,
     turns: HashMap<ModelId, u64>,
     retries: Budget,
-    seconds: Budget,
+    hedges: Budget,
     rng: SmallRng,
 }
 
@@ -117,7 +119,7 @@ impl<W> Balancer<W> {
             tried_again: None,
             turns: HashMap::new(),
             retries: Budget::of_retries(),
-            seconds: Budget::of_seconds(),
+            hedges: Budget::of_hedges(settings.hedged_percent),
             rng,
         }
     }
@@ -140,7 +142,7 @@ impl<W> Balancer<W> {
         let since = *ticket.since.get_or_insert(now);
         if first_time {
             self.retries.earn();
-            self.seconds.earn();
+            self.hedges.earn();
         }
         if self.line.is_next(&want.model, place) {
             self.fill_own(&want.model, candidates, now);

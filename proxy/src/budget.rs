@@ -14,8 +14,10 @@ struct Rate {
 }
 
 const RETRIES: Rate = Rate { per_request: 0.2, saved: 20.0 };
+/// Percent of the requests and streams that may be hedged, where nothing else was said.
+pub(crate) const HEDGED_PERCENT: u8 = 10;
 /// One replica that hangs has many requests and streams, which are late together.
-const BESIDE: Rate = Rate { per_request: 0.1, saved: 64.0 };
+const HEDGES_SAVED: f64 = 64.0;
 
 /// Retries that may still be made.
 #[derive(Debug, Clone, Copy)]
@@ -30,9 +32,10 @@ impl Budget {
         Self { rate: RETRIES, left: RETRIES.saved }
     }
 
-    /// Of requests that another replica gets as well, the first being late.
-    pub(crate) fn of_seconds() -> Self {
-        Self { rate: BESIDE, left: BESIDE.saved }
+    /// Of requests that another replica gets as well, the first being late: so many percent of all.
+    pub(crate) fn of_hedges(percent: u8) -> Self {
+        let saved = if percent == 0 { 0.0 } else { HEDGES_SAVED };
+        Self { rate: Rate { per_request: f64::from(percent) / 100.0, saved }, left: saved }
     }
 
     /// A request came in.
@@ -55,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failing_everything_costs_a_fifth_more_at_most_and_lateness_a_tenth() {
+    fn failing_everything_costs_a_fifth_more_at_most_and_lateness_what_was_said() {
         let spent = |mut budget: Budget| {
             let spends = |_: &u32| {
                 budget.earn();
@@ -63,8 +66,10 @@ mod tests {
             };
             (0..1000).filter(spends).count()
         };
-        let (retries, seconds) = (spent(Budget::of_retries()), spent(Budget::of_seconds()));
+        let retries = spent(Budget::of_retries());
         assert!((200..=220).contains(&retries), "{retries}");
-        assert!((100..=164).contains(&seconds), "{seconds}");
+        let [none, tenth, all] = [0, HEDGED_PERCENT, 100].map(|percent| spent(Budget::of_hedges(percent)));
+        assert_eq!((none, all), (0, 1000));
+        assert!((100..=164).contains(&tenth), "{tenth}");
     }
 }

@@ -1,6 +1,6 @@
 //! What can be set about the proxy, with its defaults.
 
-use crate::{TlsFiles, auth::forwarded::Network, names::Names, responses::Responses};
+use crate::{TlsFiles, auth::forwarded::Network, budget, names::Names, responses::Responses};
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 /// Settings of one proxy. Every bound of the front door that an operator may want to move stands here.
@@ -26,6 +26,9 @@ pub struct Config {
     pub inter_token: Option<Duration>,
     /// How long a request may wait for a slot, or for a replica that is starting.
     pub hold: Duration,
+    /// Percent of the requests and streams that may be hedged, 100 at most: when a replica is late, another is asked as
+    /// well, and the first to answer is heard. 0: none.
+    pub hedged_percent: u8,
     /// How long a streaming client hears nothing before the proxy begins to send comments.
     pub silence: Duration,
     /// A load report older than this is not believed. Must exceed the agents' heartbeat of 1 s.
@@ -89,6 +92,7 @@ impl Default for Config {
             first_byte: None,
             inter_token: None,
             hold: Duration::from_secs(30),
+            hedged_percent: budget::HEDGED_PERCENT,
             silence: Duration::from_secs(15),
             fresh: Duration::from_millis(1500),
             waiting_per_model: 1024,

@@ -124,6 +124,7 @@ impl Proxy {
             starting_per_model: config.starting_per_model,
             starting: config.starting,
             hold: config.hold,
+            hedged_percent: config.hedged_percent,
         };
         let pool = Arc::new(Pool::new(handle.directory().clone(), settings, metrics.clone()));
         let dispatcher = Arc::new(Dispatcher::new(handle, pool.clone(), metrics.clone(), &config));

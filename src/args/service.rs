@@ -69,6 +69,10 @@ pub(crate) struct EndpointArgs {
     /// runtime says]
     #[arg(long, env = "DUNLIN_INTER_TOKEN_TIMEOUT", value_name = "SECONDS", value_parser = seconds)]
     pub(crate) inter_token_timeout: Option<Duration>,
+    /// Of the requests whose replica is late, how many percent of all may be asked of another as well; 0 for none
+    /// [default: 10]
+    #[arg(long, env = "DUNLIN_HEDGED_PERCENT", value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(..=100), hide_short_help = true)]
+    pub(crate) hedged_percent: Option<u8>,
     /// Another name for a model, repeatable
     #[arg(long = "alias", value_name = "NAME=MODEL", value_parser = alias, hide_short_help = true)]
     pub(crate) aliases: Vec<(ModelId, ModelId)>,

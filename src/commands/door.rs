@@ -77,6 +77,7 @@ async fn start(home: &Path) -> Result<Service> {
         bail!("this machine's certificate lacks the role proxy, so it can't ask models; use --endpoint URL");
     }
     let node = NodeSettings { name: None, listen: Vec::new(), external: Vec::new(), peers: Vec::new(), mdns: true };
+    let usual = dunlin_proxy::Config::default();
     let endpoint = EndpointSettings {
         http: (Ipv4Addr::LOCALHOST, 0).into(),
         no_auth: false,
@@ -85,10 +86,11 @@ async fn start(home: &Path) -> Result<Service> {
         admin: None,
         first_byte_timeout: None,
         inter_token_timeout: None,
+        hedged_percent: usual.hedged_percent,
         names: Default::default(),
         tls: None,
         upload_folder: None,
-        upload_disk_bytes: dunlin_proxy::Config::default().upload_disk,
+        upload_disk_bytes: usual.upload_disk,
     };
     let roles = Roles::from_iter([Role::Proxy]);
     let engines = service::Engines::default();

@@ -247,6 +247,7 @@ fn start_proxy(
         admin: endpoint.admin,
         first_byte: endpoint.first_byte_timeout,
         inter_token: endpoint.inter_token_timeout,
+        hedged_percent: endpoint.hedged_percent,
         names: endpoint.names.clone(),
         tls: endpoint.tls.clone(),
         responses,

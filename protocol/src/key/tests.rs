@@ -34,7 +34,7 @@ fn chain(capability: &str) -> Chain {
     Chain::by_mesh_key(&certificate, &certificates::key(1)).unwrap()
 }
 
-fn signed(capability: &str) -> SignedKeyStatement {
+pub(crate) fn signed(capability: &str) -> SignedKeyStatement {
     SignedKeyStatement::sign(&statement(1, key(None, "n")), chain(capability), &certificates::key(3)).unwrap()
 }
 

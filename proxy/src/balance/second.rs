@@ -26,7 +26,7 @@ impl<W> Balancer<W> {
         let ask = Ask { tried: &[], turn, fresh: self.settings.fresh, kib, tag };
         let ranked = route::rank(candidates, &ask, now, &mut self.rng);
         let best = ranked.first().copied().filter(|best| best.room == Room::Free)?;
-        self.seconds.spend().then(|| self.take(want, best, Duration::ZERO, Duration::ZERO, now))
+        self.hedges.spend().then(|| self.take(want, best, Duration::ZERO, Duration::ZERO, now))
     }
 
     /// Another replica answered though it had been asked later: as good as a failure. Returns whether this ejected it.

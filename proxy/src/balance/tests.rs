@@ -16,6 +16,7 @@ fn settings() -> Settings {
         starting_per_model: 9,
         starting: 9,
         hold: Duration::from_secs(30),
+        hedged_percent: 10,
     }
 }
 

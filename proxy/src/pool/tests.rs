@@ -38,6 +38,7 @@ fn world() -> World {
         starting_per_model: 3,
         starting: 6,
         hold: Duration::from_secs(30),
+        hedged_percent: 10,
     };
     let pool = Arc::new(Pool::new(directory.clone(), settings, Arc::new(Metrics::new())));
     let stop = CancellationToken::new();
