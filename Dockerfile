@@ -1,7 +1,8 @@
 # The one executable, static, and nothing else: agent, loader of weights, proxy, relay and orchestrator of docs/kubernetes.md.
+# `tests/static.sh` holds an executable that is built like this one to what is promised here, without a container runtime.
 #   docker buildx build --platform linux/amd64,linux/arm64 -t REGISTRY/dunlin:TAG .
 FROM docker.io/library/rust:1.95-slim-bookworm AS build
-RUN apt-get update -qq && apt-get install -y -qq --no-install-recommends musl-tools make >/dev/null
+RUN apt-get update -qq && apt-get install -y -qq --no-install-recommends musl-tools >/dev/null
 WORKDIR /src
 COPY . .
 # The executable of the machine that builds; buildx emulates, or has one for each platform.
