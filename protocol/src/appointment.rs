@@ -19,12 +19,6 @@ pub struct Appointment {
     pub chain: Chain,
 }
 
-/// Versions of the encoding.
-#[derive(Serialize, Deserialize)]
-enum Wire {
-    V1(Appointment),
-}
-
 /// Why an appointment does not hold.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
@@ -48,7 +42,7 @@ impl Appointment {
     /// # Errors
     /// Too large.
     pub fn encode(&self) -> Result<Vec<u8>, codec::Error> {
-        codec::encode(&Wire::V1(self.clone()), limits::HELLO_BYTES)
+        codec::encode_v1(self, limits::HELLO_BYTES)
     }
 
     /// The appointment in `bytes`, nothing of it verified.
@@ -56,8 +50,7 @@ impl Appointment {
     /// # Errors
     /// Malformed, too large, or of an unknown version.
     pub fn decode(bytes: &[u8]) -> Result<Self, codec::Error> {
-        let Wire::V1(appointment) = codec::decode(bytes, limits::HELLO_BYTES)?;
-        Ok(appointment)
+        codec::decode_v1(bytes, limits::HELLO_BYTES)
     }
 
     /// What it gives to `peer`, at `now` (unix seconds), in `mesh`. Revocations are not looked at here.

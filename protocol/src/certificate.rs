@@ -159,12 +159,6 @@ pub struct Chain {
     pub certificate: Signed<Certificate>,
 }
 
-/// Versions of the encoding.
-#[derive(Serialize, Deserialize)]
-enum Wire {
-    V1(Chain),
-}
-
 impl Chain {
     /// Signs `certificate` with the mesh key in the name of the delegate that it names as its issuer.
     ///
@@ -203,7 +197,7 @@ impl Chain {
     /// # Errors
     /// Too large.
     pub fn encode(&self) -> Result<Vec<u8>, codec::Error> {
-        codec::encode(&Wire::V1(self.clone()), limits::HELLO_BYTES)
+        codec::encode_v1(self, limits::HELLO_BYTES)
     }
 
     /// The chain in `bytes`, nothing of it verified.
@@ -211,8 +205,7 @@ impl Chain {
     /// # Errors
     /// Malformed, too large, or of an unknown version.
     pub fn decode(bytes: &[u8]) -> Result<Self, codec::Error> {
-        let Wire::V1(chain) = codec::decode(bytes, limits::HELLO_BYTES)?;
-        Ok(chain)
+        codec::decode_v1(bytes, limits::HELLO_BYTES)
     }
 
     /// What the chain proves, at `now` (unix seconds), in `mesh`. Revocations are not looked at here.

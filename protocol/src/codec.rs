@@ -4,7 +4,7 @@
 //! The format does not describe itself: fields are only ever appended under a new version of the enclosing enum.
 
 use bincode::Options;
-use serde::{Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Why bytes could not be decoded, or a value not encoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -52,4 +52,27 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8], limit: usize) -> Result<T, Erro
         return Err(Error::TooLarge { size: bytes.len(), limit });
     }
     options(limit).deserialize(bytes).map_err(|error| Error::Malformed(error.to_string()))
+}
+
+/// A kind of message of which there is one version so far. A second one is appended, in an enum of the message's own.
+#[derive(Serialize, Deserialize)]
+enum Versioned<T> {
+    V1(T),
+}
+
+/// [`encode`] for a kind of message of which there is one version so far.
+///
+/// # Errors
+/// As [`encode`].
+pub fn encode_v1<T: Serialize>(value: &T, limit: usize) -> Result<Vec<u8>, Error> {
+    encode(&Versioned::V1(value), limit)
+}
+
+/// [`decode`] for a kind of message of which there is one version so far: another is refused as malformed.
+///
+/// # Errors
+/// As [`decode`].
+pub fn decode_v1<T: DeserializeOwned>(bytes: &[u8], limit: usize) -> Result<T, Error> {
+    let Versioned::V1(value) = decode(bytes, limit)?;
+    Ok(value)
 }

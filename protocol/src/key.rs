@@ -267,12 +267,6 @@ pub struct SignedKeyStatement {
     pub statement: Signed<KeyStatement>,
 }
 
-/// Versions of the encodings.
-#[derive(Serialize, Deserialize)]
-enum Wire<T> {
-    V1(T),
-}
-
 impl SignedKeyStatement {
     /// Signs with the identity key of the member that `chain` is about.
     ///
@@ -318,7 +312,7 @@ impl SignedKeyStatement {
     /// # Errors
     /// Too large.
     pub fn encode(&self) -> Result<Vec<u8>, codec::Error> {
-        codec::encode(&Wire::V1(self), limits::SIGNED_KEY_BYTES)
+        codec::encode_v1(self, limits::SIGNED_KEY_BYTES)
     }
 
     /// From there; nothing in it is verified.
@@ -326,8 +320,7 @@ impl SignedKeyStatement {
     /// # Errors
     /// Malformed, too large, or of an unknown version.
     pub fn decode(bytes: &[u8]) -> Result<Self, codec::Error> {
-        let Wire::V1(statement) = codec::decode(bytes, limits::SIGNED_KEY_BYTES)?;
-        Ok(statement)
+        codec::decode_v1(bytes, limits::SIGNED_KEY_BYTES)
     }
 }
 
@@ -362,7 +355,7 @@ impl KeyMessage {
     /// # Errors
     /// Over [`limits::KEY_MESSAGE_BYTES`].
     pub fn encode(&self) -> Result<Vec<u8>, codec::Error> {
-        codec::encode(&Wire::V1(self), limits::KEY_MESSAGE_BYTES)
+        codec::encode_v1(self, limits::KEY_MESSAGE_BYTES)
     }
 
     /// From the hop; nothing in it is verified.
@@ -370,8 +363,7 @@ impl KeyMessage {
     /// # Errors
     /// Malformed, too large, or of an unknown version.
     pub fn decode(bytes: &[u8]) -> Result<Self, codec::Error> {
-        let Wire::V1(message) = codec::decode(bytes, limits::KEY_MESSAGE_BYTES)?;
-        Ok(message)
+        codec::decode_v1(bytes, limits::KEY_MESSAGE_BYTES)
     }
 }
 

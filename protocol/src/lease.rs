@@ -73,19 +73,13 @@ pub struct LeaseReply {
     pub keys: Vec<KeyGranted>,
 }
 
-/// Versions of the encodings.
-#[derive(Serialize, Deserialize)]
-enum Wire<T> {
-    V1(T),
-}
-
 impl LeaseReport {
     /// Bytes for the hop.
     ///
     /// # Errors
     /// Over [`limits::LEASE_BYTES`].
     pub fn encode(&self) -> Result<Vec<u8>, codec::Error> {
-        codec::encode(&Wire::V1(self), limits::LEASE_BYTES)
+        codec::encode_v1(self, limits::LEASE_BYTES)
     }
 
     /// From the hop.
@@ -93,8 +87,7 @@ impl LeaseReport {
     /// # Errors
     /// Malformed, too large, or of an unknown version.
     pub fn decode(bytes: &[u8]) -> Result<Self, codec::Error> {
-        let Wire::V1(report) = codec::decode(bytes, limits::LEASE_BYTES)?;
-        Ok(report)
+        codec::decode_v1(bytes, limits::LEASE_BYTES)
     }
 }
 
@@ -104,7 +97,7 @@ impl LeaseReply {
     /// # Errors
     /// Over [`limits::LEASE_BYTES`].
     pub fn encode(&self) -> Result<Vec<u8>, codec::Error> {
-        codec::encode(&Wire::V1(self), limits::LEASE_BYTES)
+        codec::encode_v1(self, limits::LEASE_BYTES)
     }
 
     /// From the hop.
@@ -112,7 +105,6 @@ impl LeaseReply {
     /// # Errors
     /// Malformed, too large, or of an unknown version.
     pub fn decode(bytes: &[u8]) -> Result<Self, codec::Error> {
-        let Wire::V1(reply) = codec::decode(bytes, limits::LEASE_BYTES)?;
-        Ok(reply)
+        codec::decode_v1(bytes, limits::LEASE_BYTES)
     }
 }

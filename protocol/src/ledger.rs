@@ -92,19 +92,13 @@ pub struct UsageAnswer {
     pub rows: Vec<UsageRow>,
 }
 
-/// Versions of the encodings.
-#[derive(Serialize, Deserialize)]
-enum Wire<T> {
-    V1(T),
-}
-
 impl UsageAsk {
     /// Bytes for the hop.
     ///
     /// # Errors
     /// Over [`limits::USAGE_BYTES`].
     pub fn encode(&self) -> Result<Vec<u8>, codec::Error> {
-        codec::encode(&Wire::V1(self), limits::USAGE_BYTES)
+        codec::encode_v1(self, limits::USAGE_BYTES)
     }
 
     /// From the hop.
@@ -112,8 +106,7 @@ impl UsageAsk {
     /// # Errors
     /// Malformed, too large, or of an unknown version.
     pub fn decode(bytes: &[u8]) -> Result<Self, codec::Error> {
-        let Wire::V1(ask) = codec::decode(bytes, limits::USAGE_BYTES)?;
-        Ok(ask)
+        codec::decode_v1(bytes, limits::USAGE_BYTES)
     }
 }
 
@@ -123,7 +116,7 @@ impl UsageAnswer {
     /// # Errors
     /// Over [`limits::USAGE_BYTES`].
     pub fn encode(&self) -> Result<Vec<u8>, codec::Error> {
-        codec::encode(&Wire::V1(self), limits::USAGE_BYTES)
+        codec::encode_v1(self, limits::USAGE_BYTES)
     }
 
     /// From the hop.
@@ -131,7 +124,6 @@ impl UsageAnswer {
     /// # Errors
     /// Malformed, too large, or of an unknown version.
     pub fn decode(bytes: &[u8]) -> Result<Self, codec::Error> {
-        let Wire::V1(answer) = codec::decode(bytes, limits::USAGE_BYTES)?;
-        Ok(answer)
+        codec::decode_v1(bytes, limits::USAGE_BYTES)
     }
 }

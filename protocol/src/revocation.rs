@@ -96,12 +96,6 @@ enum Signer {
     Delegate(PeerId),
 }
 
-/// Versions of the encodings.
-#[derive(Serialize, Deserialize)]
-enum Wire<T> {
-    V1(T),
-}
-
 impl SignedRevocation {
     /// Signs with the mesh key.
     ///
@@ -160,7 +154,7 @@ impl SignedRevocation {
     /// # Errors
     /// Too large.
     pub fn encode(&self) -> Result<Vec<u8>, codec::Error> {
-        codec::encode(&Wire::V1(self), limits::REVOCATION_BYTES)
+        codec::encode_v1(self, limits::REVOCATION_BYTES)
     }
 
     /// From gossip, not verified.
@@ -168,8 +162,7 @@ impl SignedRevocation {
     /// # Errors
     /// Malformed, too large, or of an unknown version.
     pub fn decode(bytes: &[u8]) -> Result<Self, codec::Error> {
-        let Wire::V1(revocation) = codec::decode(bytes, limits::REVOCATION_BYTES)?;
-        Ok(revocation)
+        codec::decode_v1(bytes, limits::REVOCATION_BYTES)
     }
 }
 
@@ -450,7 +443,7 @@ impl RevocationList {
     /// # Errors
     /// Never at the bounds that the list keeps.
     pub fn encode(&self) -> Result<Vec<u8>, codec::Error> {
-        codec::encode(&Wire::V1(self.iter().collect::<Vec<_>>()), limits::REVOCATION_LIST_BYTES)
+        codec::encode_v1(&self.iter().collect::<Vec<_>>(), limits::REVOCATION_LIST_BYTES)
     }
 
     /// The entries in `bytes`, not verified: [`RevocationList::merge`] does that.
@@ -458,7 +451,7 @@ impl RevocationList {
     /// # Errors
     /// Malformed, too large, or of an unknown version.
     pub fn decode(bytes: &[u8]) -> Result<Vec<SignedRevocation>, Error> {
-        let Wire::V1(entries) = codec::decode::<Wire<Vec<SignedRevocation>>>(bytes, limits::REVOCATION_LIST_BYTES)?;
+        let entries: Vec<SignedRevocation> = codec::decode_v1(bytes, limits::REVOCATION_LIST_BYTES)?;
         if entries.len() > limits::REVOCATIONS + limits::DELEGATED_REVOCATIONS {
             return Err(Error::TooMany(entries.len()));
         }
