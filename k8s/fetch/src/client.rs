@@ -173,6 +173,10 @@ impl Client {
             let request = self.request(ask, &url)?;
             let answer = match timeout(HEAD, self.http.request(request)).await {
                 Ok(Ok(answer)) => answer,
+                Ok(Err(error)) if connect::is_distrust(&error) => {
+                    let hint = "give its authority in SSL_CERT_FILE or SSL_CERT_DIR if it is to be trusted";
+                    return Err(Failure::lasting(format!("{}; {hint}", causes(&error))));
+                }
                 Ok(Err(error)) => return Err(Failure::passing(causes(&error))),
                 Err(_) => return Err(Failure::passing(format!("no answer within {} s", HEAD.as_secs()))),
             };

@@ -56,6 +56,25 @@ fn authorities() -> RootCertStore {
     store
 }
 
+/// Whether a certificate was not believed, which it won't be the next time either.
+pub(super) fn is_distrust(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        // An I/O error hides what it was made from behind the causes of that.
+        let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        let inner: Option<&(dyn std::error::Error + 'static)> = inner.map(|inner| inner as _);
+        if [Some(error), inner]
+            .into_iter()
+            .flatten()
+            .any(|error| matches!(error.downcast_ref::<rustls::Error>(), Some(rustls::Error::InvalidCertificate(_))))
+        {
+            return true;
+        }
+        cause = inner.or_else(|| error.source());
+    }
+    false
+}
+
 type Connecting = Pin<Box<dyn Future<Output = io::Result<TokioIo<TcpStream>>> + Send>>;
 
 impl Service<Uri> for Connector {
@@ -79,5 +98,18 @@ impl Service<Uri> for Connector {
         Box::pin(
             async move { tunnel.call(to).await.map_err(|error| io::Error::other(format!("by the proxy: {error}"))) },
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_that_is_not_believed_is_told_from_a_connection_that_breaks() {
+        let bad = rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer);
+        assert!(is_distrust(&io::Error::other(io::Error::other(bad))));
+        assert!(!is_distrust(&io::Error::other(rustls::Error::HandshakeNotComplete)));
+        assert!(!is_distrust(&io::Error::from(io::ErrorKind::ConnectionReset)));
     }
 }
