@@ -25,7 +25,11 @@ if ! diff -u "$chart/../install.yaml" <(plain); then
   exit 1
 fi
 "$helm" template dunlin "$chart" >/dev/null
-"$helm" template dunlin "$chart" --set proxy.enabled=false --set crds.install=false --set orchestrator.watchNamespace=one >/dev/null
+one=$("$helm" template dunlin "$chart" --set proxy.enabled=false --set crds.install=false --set orchestrator.watchNamespace=one)
+# One that looks after one namespace watches there, and reads only nodes, pods, models and runtimes elsewhere.
+for kind in playgrounds configmaps controllerrevisions networkpolicies poddisruptionbudgets; do
+  [ "$(grep -c "resources: \[$kind\], verbs: .*list, watch" <<<"$one")" = 1 ] || { echo "the chart's roles for one namespace: $kind" >&2; exit 1; }
+done
 rendered=$("$helm" template dunlin "$chart" "${all[@]}")
 
 refused() {

@@ -10,7 +10,10 @@ mod lease;
 mod metrics;
 mod outcome;
 mod pass;
+mod prepare;
+mod schedule;
 mod tables;
+mod wanted;
 mod work;
 
 pub use lease::{Leadership, Terms};

@@ -26,6 +26,7 @@ use crate::{
 use k8s_openapi::jiff::{Timestamp, Unit};
 use std::{
     collections::{HashMap, HashSet},
+    sync::Arc,
     time::Duration,
 };
 
@@ -42,6 +43,8 @@ pub struct Facts<'a> {
     pub wanted: Result<&'a Wanted, &'a Trouble>,
     /// Seconds that the flavors of that wait for room, in their order.
     pub waits: &'a [(String, Duration)],
+    /// What the API server refused of what belongs to it, but for pods.
+    pub refused: Option<&'a Trouble>,
     /// The pods that it controls, by uid.
     pub pods: &'a HashMap<String, OwnPod>,
     /// What the mesh sees.
@@ -83,6 +86,14 @@ impl Draft {
         let states = self.status.replica_states.iter().enumerate();
         let empty = states.filter(|(_, state)| state.flavor.is_none() && state.pod_uid.is_none());
         empty.map(|(index, state)| (index, memory.flavors_tried(state.ordinal)))
+    }
+
+    /// Nodes of the replicas of the wanted revision that stay, one entry for each.
+    pub fn occupied(&self) -> impl Iterator<Item = Arc<str>> + '_ {
+        let stays = |state: &&ReplicaState| {
+            state.revision == self.status.revision && !matches!(state.phase, Phase::Draining | Phase::Failed)
+        };
+        self.status.replica_states.iter().filter(stays).filter_map(|state| state.node.as_deref()).map(Arc::from)
     }
 
     /// Fills a place.

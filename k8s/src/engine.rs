@@ -5,7 +5,7 @@ use dunlin_protocol::{
     id::RuntimeName,
     runtime::{self, Catalogue, Runtime, Values},
 };
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::OnceLock};
 use toml::{Table, Value};
 
 /// Where the executable lies that the agent shares with the other containers.
@@ -91,12 +91,22 @@ pub struct Engine {
 /// Names the field that is wrong.
 pub fn entry(name: &str, spec: &BackendRuntimeSpec) -> Result<Runtime, Error> {
     let entry_error = |error| Error::Entry { name: name.to_owned(), error: Box::new(error) };
-    let mut catalogue = Catalogue::built_in().map_err(entry_error)?;
+    let mut catalogue = catalogue().map_err(entry_error)?.clone();
     let base = RuntimeName::new(&spec.runtime).map_err(|error| Error::Name { name: name.to_owned(), error })?;
     catalogue.get(&base).map_err(|error| Error::Unknown { name: name.to_owned(), error })?;
     let merged = catalogue.merge_table(&format!("BackendRuntime {name}"), table(spec)).map_err(entry_error)?;
     let runtime = catalogue.get(&merged).map_err(|error| Error::Unknown { name: name.to_owned(), error })?;
     Ok(runtime.clone())
+}
+
+/// What comes with the program, read once.
+fn catalogue() -> Result<&'static Catalogue, runtime::catalogue::Error> {
+    static READ: OnceLock<Catalogue> = OnceLock::new();
+    if let Some(catalogue) = READ.get() {
+        return Ok(catalogue);
+    }
+    let catalogue = Catalogue::built_in()?;
+    Ok(READ.get_or_init(|| catalogue))
 }
 
 fn table(spec: &BackendRuntimeSpec) -> Table {
@@ -248,7 +258,7 @@ fn last_of_each_name(variables: impl Iterator<Item = EnvVar>) -> Vec<EnvVar> {
 /// The built-in catalogue is wrong, which a test rules out.
 pub fn built_in() -> Result<Vec<BackendRuntime>, Error> {
     let catalogue =
-        Catalogue::built_in().map_err(|error| Error::Entry { name: "built in".to_owned(), error: Box::new(error) })?;
+        catalogue().map_err(|error| Error::Entry { name: "built in".to_owned(), error: Box::new(error) })?;
     let launchable = |runtime: &&Runtime| runtime.launch.is_some();
     Ok(catalogue.iter().filter(launchable).map(shipped).collect())
 }

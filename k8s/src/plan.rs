@@ -7,7 +7,7 @@
 //! - the order in which nodes are listed decides nothing.
 //!
 //! Within a flavor, first the topology domain with the fewest replicas of the same playground (where the flavor names a
-//! topology key), then the node that is left with the least free of the scarcest resource, so that large holes stay.
+//! topology key; those count that are there already), then the node that is left with the least free of the scarcest resource, so that large holes stay.
 
 mod node;
 #[cfg(test)]
@@ -51,6 +51,8 @@ pub struct Demand {
     pub key: ReplicaKey,
     /// Replicas with the same group are spread over topology domains.
     pub group: Arc<str>,
+    /// Nodes of replicas that the group has already and that are no demand, one entry for each. The same for the whole group.
+    pub beside: Arc<[Arc<str>]>,
     /// What will do, best first. At most [`crate::resources::FLAVORS`].
     pub flavors: Arc<[FlavorNeed]>,
     /// The flavor to wait for when there is no room for any: an index, taken modulo their number.
@@ -198,8 +200,8 @@ struct Board<'a> {
     free: Vec<Amounts>,
     /// Which nodes are open to hardware of this description: found once for all flavors that share it.
     open: HashMap<(&'a Labels, &'a [Toleration]), Arc<[usize]>>,
-    /// Replicas of a group in a topology domain.
-    crowd: HashMap<(&'a str, &'a str), u32>,
+    /// Replicas by topology domain, for each group and node label that spreads them.
+    crowds: HashMap<(&'a str, &'a str), HashMap<&'a str, u32>>,
     /// Descriptions that had no room, and have none until the end: free room only shrinks.
     exhausted: HashSet<(&'a Labels, &'a [Toleration], &'a Amounts)>,
 }
@@ -213,7 +215,7 @@ impl<'a> Board<'a> {
             free: nodes.iter().map(|node| node.free.clone()).collect(),
             nodes,
             open: HashMap::new(),
-            crowd: HashMap::new(),
+            crowds: HashMap::new(),
             exhausted: HashSet::new(),
         }
     }
@@ -248,10 +250,14 @@ impl<'a> Board<'a> {
             return None;
         }
         let open = self.open(flavor);
+        let key = flavor.topology_key.as_deref();
+        if let Some(key) = key {
+            self.crowd(demand, key);
+        }
         let crowd = |index: usize| {
-            let key = flavor.topology_key.as_deref()?;
-            let domain = self.nodes[index].labels.get(key)?;
-            self.crowd.get(&(&*demand.group, domain.as_str())).copied()
+            let key = key?;
+            let by_domain = self.crowds.get(&(&*demand.group, key))?;
+            by_domain.get(self.nodes[index].labels.get(key)?.as_str()).copied()
         };
         let fitting = open.iter().copied().filter(|&index| self.free[index].hold(&flavor.needs));
         let best = fitting.min_by_key(|&index| {
@@ -264,11 +270,25 @@ impl<'a> Board<'a> {
         best
     }
 
-    fn take(&mut self, demand: &'a Demand, flavor: &FlavorNeed, index: usize) -> Place {
+    fn crowd(&mut self, demand: &'a Demand, key: &'a str) -> &mut HashMap<&'a str, u32> {
+        let (nodes, by_name) = (&self.nodes, &self.by_name);
+        self.crowds.entry((&demand.group, key)).or_insert_with(|| {
+            let mut crowd = HashMap::new();
+            for &index in demand.beside.iter().filter_map(|name| by_name.get(&**name)) {
+                let domain = nodes[index].labels.get(key);
+                domain.into_iter().for_each(|domain| *crowd.entry(domain.as_str()).or_default() += 1);
+            }
+            crowd
+        })
+    }
+
+    fn take(&mut self, demand: &'a Demand, flavor: &'a FlavorNeed, index: usize) -> Place {
         self.free[index].subtract(&flavor.needs);
         let node = self.nodes[index];
-        if let Some(domain) = flavor.topology_key.as_deref().and_then(|key| node.labels.get(key)) {
-            *self.crowd.entry((&*demand.group, domain)).or_default() += 1;
+        if let Some(key) = flavor.topology_key.as_deref()
+            && let Some(domain) = node.labels.get(key)
+        {
+            *self.crowd(demand, key).entry(domain).or_default() += 1;
         }
         Place::OnNode { flavor: flavor.name.clone(), node: node.name.clone() }
     }

@@ -5,6 +5,7 @@ use crate::{
     resources::{BackendRuntimeSpec, Flavor, ModelSpec, Playground, PlaygroundSpec, Strategy},
 };
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// Revisions of a Playground that are kept.
 pub const KEPT: usize = 5;
@@ -113,7 +114,7 @@ pub fn annotation(playground: &Playground, name: &str) -> Option<String> {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Wanted {
     /// The revision.
-    pub revision: Revision,
+    pub revision: Arc<Revision>,
     /// Whether it has to be stored first.
     pub is_new: bool,
     /// Whether the Model or the BackendRuntime have changed since it was made.
@@ -131,13 +132,13 @@ pub fn wanted(
     name: &str,
     current: &str,
     now: Option<&Snapshot>,
-    known: &[Revision],
+    known: &[Arc<Revision>],
 ) -> Option<Wanted> {
     let find = |name: &str| known.iter().find(|revision| revision.name == name);
     let changed = |revision: &Revision, now: &Snapshot| {
         revision.snapshot.model != now.model || revision.snapshot.runtime != now.runtime
     };
-    let keep = |revision: &Revision| {
+    let keep = |revision: &Arc<Revision>| {
         let outdated = now.is_some_and(|now| changed(revision, now));
         Some(Wanted { outdated, revision: revision.clone(), is_new: false })
     };
@@ -158,7 +159,7 @@ pub fn wanted(
     match find(&revision_name) {
         Some(stored) => keep(stored),
         None => Some(Wanted {
-            revision: Revision { name: revision_name, number, snapshot: now.clone() },
+            revision: Arc::new(Revision { name: revision_name, number, snapshot: now.clone() }),
             is_new: true,
             outdated: false,
         }),
@@ -167,8 +168,8 @@ pub fn wanted(
 
 /// Names of stored revisions that may go: all but the newest [`KEPT`] and those in use.
 #[must_use]
-pub fn surplus(known: &[Revision], in_use: impl Fn(&str) -> bool) -> Vec<String> {
-    let mut idle: Vec<&Revision> = known.iter().filter(|revision| !in_use(&revision.name)).collect();
+pub fn surplus(known: &[Arc<Revision>], in_use: impl Fn(&str) -> bool) -> Vec<String> {
+    let mut idle: Vec<&Arc<Revision>> = known.iter().filter(|revision| !in_use(&revision.name)).collect();
     idle.sort_by_key(|revision| std::cmp::Reverse(revision.number));
     let used = known.len() - idle.len();
     idle.into_iter().skip(KEPT.saturating_sub(used)).map(|revision| revision.name.clone()).collect()

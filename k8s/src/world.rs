@@ -13,10 +13,13 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::runtime::watcher::Event;
 use node::NodeFacts;
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{HashMap, HashSet},
     sync::Arc,
 };
 use usage::Usage;
+
+/// Names that are kept without asking whether something still has them.
+const NAMES: usize = 1_024;
 
 /// Nodes and pods.
 #[derive(Default)]
@@ -26,7 +29,9 @@ pub struct World {
     nodes: Cache<Arc<str>, NodeFacts>,
     pods: Cache<(Arc<str>, Arc<str>), Usage>,
     /// Names of nodes and namespaces, each kept once.
-    names: BTreeMap<Arc<str>, ()>,
+    names: HashSet<Arc<str>>,
+    /// How many names there may be before those are dropped that nothing has any more.
+    names_most: usize,
     /// By uid of the Playground that controls them, then by their own.
     own: HashMap<String, HashMap<String, OwnPod>>,
     own_by_name: HashMap<(Arc<str>, Arc<str>), (String, String)>,
@@ -56,11 +61,15 @@ impl World {
     }
 
     fn shared(&mut self, name: &str) -> Arc<str> {
-        if let Some((known, ())) = self.names.get_key_value(name) {
+        if let Some(known) = self.names.get(name) {
             return known.clone();
         }
+        if self.names.len() >= self.names_most {
+            self.names.retain(|name| Arc::strong_count(name) > 1);
+            self.names_most = (2 * self.names.len()).max(NAMES);
+        }
         let name: Arc<str> = name.into();
-        self.names.insert(name.clone(), ());
+        self.names.insert(name.clone());
         name
     }
 
@@ -153,7 +162,14 @@ impl World {
     fn count(&mut self, usage: &Usage, more: bool) {
         let Some(node) = usage.node.as_ref().filter(|_| usage.counts) else { return };
         let used = self.used.entry(node.clone()).or_default();
-        if more { used.add(&usage.needs) } else { used.subtract(&usage.needs) }
+        if more {
+            used.add(&usage.needs)
+        } else {
+            used.subtract(&usage.needs)
+        }
+        if used.iter().next().is_none() {
+            self.used.remove(node);
+        }
     }
 
     /// The pods that a Playground controls, by uid.
@@ -171,5 +187,34 @@ impl World {
     #[must_use]
     pub fn nodes(&self) -> Vec<NodeView> {
         self.nodes.iter().map(|(name, facts)| facts.view(name, self.used.get(name))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn pod(number: usize) -> Pod {
+        let requests = json!({"requests": {"cpu": "1"}});
+        serde_json::from_value(json!({
+            "metadata": {"name": "p", "namespace": format!("ns-{number}")},
+            "spec": {"nodeName": format!("node-{number}"), "containers": [{"name": "c", "resources": requests}]},
+            "status": {"phase": "Running"},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn what_comes_and_goes_leaves_nothing_behind() {
+        let mut world = World::default();
+        for number in 0..10 * NAMES {
+            world.pod(Event::Apply(pod(number)));
+            if number > 0 {
+                world.pod(Event::Delete(pod(number - 1)));
+            }
+        }
+        assert_eq!(world.used.len(), 1);
+        assert!(world.names.len() <= NAMES, "{}", world.names.len());
     }
 }

@@ -23,6 +23,20 @@ pub enum Verb {
 }
 
 impl Verb {
+    /// As roles name it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Get => "get",
+            Self::List => "list",
+            Self::Watch => "watch",
+            Self::Create => "create",
+            Self::Replace => "update",
+            Self::Patch => "patch",
+            Self::Delete => "delete",
+        }
+    }
+
     /// Whether something may change.
     #[must_use]
     pub fn writes(self) -> bool {
@@ -110,6 +124,13 @@ impl Call {
         })
     }
 
+    /// The kind with its subresource, as roles name it: `playgrounds/status`.
+    #[must_use]
+    pub fn resource(&self) -> String {
+        let slash = if self.subresource.is_empty() { "" } else { "/" };
+        format!("{}{slash}{}", self.plural, self.subresource)
+    }
+
     pub(crate) fn param(&self, name: &str) -> &str {
         self.query.get(name).map_or("", String::as_str)
     }
@@ -121,11 +142,7 @@ impl Call {
 
 impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} {}", self.verb, self.plural)?;
-        if !self.subresource.is_empty() {
-            write!(f, "/{}", self.subresource)?;
-        }
-        write!(f, " {}/{}", self.namespace, self.name)
+        write!(f, "{} {} {}/{}", self.verb.name(), self.resource(), self.namespace, self.name)
     }
 }
 

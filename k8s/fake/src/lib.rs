@@ -6,7 +6,7 @@
 //! pods, token reviews, and the schemas and rules (CEL) of custom resources. What it is not: a scheduler or a kubelet
 //! ([`simulate`] plays those), nor complete.
 //!
-//! Every call can be seen ([`Fake::calls`]), and made to fail, to hang before it works, or to hang after
+//! Every call can be seen ([`Fake::calls`]), forbidden ([`Fake::allow`]), and made to fail, to hang before it works, or to hang after
 //! ([`Fake::on_call`]), which is how a process is killed between any two calls.
 
 mod apply;
@@ -39,6 +39,7 @@ use store::Store;
 /// Body of an answer.
 pub type ReplyBody = BoxBody<bytes::Bytes, Infallible>;
 type Hook = Box<dyn FnMut(&Call) -> Fate + Send>;
+type Rights = Box<dyn FnMut(&Call) -> bool + Send>;
 
 /// The server. Clones are the same one.
 #[derive(Clone)]
@@ -52,6 +53,7 @@ struct Gate {
     calls: Vec<Call>,
     down: bool,
     hook: Option<Hook>,
+    rights: Option<Rights>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -108,6 +110,12 @@ impl Fake {
     /// Every call works again.
     pub fn all_well(&self) {
         lock(&self.gate).hook = None;
+    }
+
+    /// Decides who may do what from now on: what this refuses is forbidden. An apply that makes an object asks for `create`
+    /// beside `patch`, as on a real server.
+    pub fn allow(&self, rights: impl FnMut(&Call) -> bool + Send + 'static) {
+        lock(&self.gate).rights = Some(Box::new(rights));
     }
 
     /// Whether the server can be reached. Going down ends all watches.

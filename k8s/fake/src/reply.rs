@@ -1,6 +1,6 @@
 //! Answers, and why a call was refused.
 
-use crate::ReplyBody;
+use crate::{Call, ReplyBody, Verb};
 use bytes::Bytes;
 use http::{Response, StatusCode, header::CONTENT_TYPE};
 use http_body_util::{BodyExt, Full};
@@ -23,6 +23,17 @@ impl Refusal {
 
     pub(crate) fn not_found(resource: &str, name: &str) -> Self {
         Self::new(404, "NotFound", format!("{resource} \"{name}\" not found"))
+    }
+
+    pub(crate) fn forbidden(call: &Call, verb: Verb) -> Self {
+        let (resource, group, namespace) = (call.resource(), &call.group, &call.namespace);
+        let message = format!(
+            "{resource}.{group} \"{}\" is forbidden: User \"{}\" cannot {} resource \"{resource}\" in API group \"{group}\" in the namespace \"{namespace}\"",
+            call.name,
+            call.client,
+            verb.name()
+        );
+        Self::new(403, "Forbidden", message)
     }
 
     pub(crate) fn exists(resource: &str, name: &str) -> Self {

@@ -22,6 +22,8 @@ use std::{io, sync::Arc, time::Duration};
 
 /// Objects on one page of a list, at most.
 const PAGE: usize = 10_000;
+/// Kind of content of an apply.
+const APPLY: &str = "application/apply-patch+yaml";
 /// How long a watch lasts that does not say.
 const WATCH: Duration = Duration::from_secs(1_800);
 
@@ -40,7 +42,12 @@ where
         ));
     };
     call.client = client;
-    match fate(fake, &call)? {
+    let fate = fate(fake, &call)?;
+    if let Some(verb) = forbidden(fake, &call, &parts) {
+        let refusal = Refusal::forbidden(&call, verb);
+        return Ok(json_reply(refusal.code, &refusal.to_value()));
+    }
+    match fate {
         Fate::Works => {}
         Fate::Refused(code, reason, message) => {
             return Ok(json_reply(code, &Refusal::new(code, reason, message).to_value()));
@@ -67,6 +74,22 @@ fn fate(fake: &Fake, call: &Call) -> io::Result<Fate> {
         gate.calls.push(call.clone());
     }
     Ok(gate.hook.as_mut().map_or(Fate::Works, |hook| hook(call)))
+}
+
+/// What the caller may not do, if it may not.
+fn forbidden(fake: &Fake, call: &Call, parts: &Parts) -> Option<Verb> {
+    let applies = parts.headers.get(CONTENT_TYPE).is_some_and(|kind| kind == APPLY);
+    let store = lock(&fake.store);
+    let is_new = |call: &Call| {
+        let kind = store.kinds.get(&call.group, &call.plural)?;
+        store.get(Target { kind, namespace: &call.namespace, name: &call.name }).err()
+    };
+    let makes = applies && call.subresource.is_empty() && is_new(call).is_some();
+    drop(store);
+    let mut gate = lock(&fake.gate);
+    let rights = gate.rights.as_mut()?;
+    let mut wanted = [call.verb].into_iter().chain(makes.then_some(Verb::Create));
+    wanted.find(|verb| !rights(&Call { verb: *verb, ..call.clone() }))
 }
 
 fn carry_out(fake: &Fake, call: &Call, parts: &Parts, body: &[u8]) -> Result<Response<ReplyBody>, Refusal> {
@@ -233,7 +256,7 @@ fn patch(
     writer: Writer<'_>,
 ) -> Result<(u16, Arc<Value>), Refusal> {
     match content_type {
-        "application/apply-patch+yaml" => server_side_apply(store, call, target, body, writer),
+        APPLY => server_side_apply(store, call, target, body, writer),
         "application/merge-patch+json" | "application/strategic-merge-patch+json" => {
             let live = store.get(target)?;
             let mut object = (*live).clone();

@@ -4,9 +4,11 @@ use super::{
     Config,
     facts::{self, Fact},
     outcome::{Birth, Done},
+    schedule::Schedule,
     tables::{Key, Tables, controller, follow, follow_sole, key, key_of, sole_of},
 };
 use crate::{
+    decide::Trouble,
     mesh::Mesh,
     resources::{Phase, ReplicaState},
     roster::Recorded,
@@ -22,7 +24,7 @@ use kube::{
         watcher::Event,
     },
 };
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 use tokio::{task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -39,8 +41,7 @@ pub(super) struct Leader {
     pub recorder: Recorder,
     pub world: World,
     pub tables: Tables,
-    /// When to look at which Playground.
-    pub due: BTreeMap<Key, Instant>,
+    pub schedule: Schedule,
     pub jobs: JoinSet<Done>,
 }
 
@@ -55,7 +56,7 @@ pub(super) async fn lead(client: Client, config: Config, mesh: Arc<dyn Mesh>, st
         mesh: mesh.clone(),
         world: World::default(),
         tables: Tables::default(),
-        due: BTreeMap::new(),
+        schedule: Schedule::default(),
         jobs: JoinSet::new(),
     };
     let mut facts = facts.ready_chunks(CHUNK);
@@ -82,15 +83,12 @@ impl Leader {
     fn wake(&self) -> Option<Instant> {
         let ready =
             self.tables.is_whole() && self.world.is_whole() && self.jobs.len() < self.config.patience.playgrounds;
-        let idle = |key: &&Key| self.tables.playgrounds.get(*key).is_some_and(|tracked| !tracked.busy);
-        let due = self.due.iter().filter(|(key, _)| idle(key)).map(|(_, at)| *at);
-        due.min().filter(|_| ready)
+        self.schedule.next().filter(|_| ready)
     }
 
     /// Looks at a Playground after this time, unless it is looked at before.
     pub(super) fn look_in(&mut self, key: Key, wait: Duration) {
-        let at = Instant::now() + wait;
-        self.due.entry(key).and_modify(|known| *known = at.min(*known)).or_insert(at);
+        self.schedule.look_at(key, Instant::now() + wait);
     }
 
     fn look_soon(&mut self, key: Key) {
@@ -120,7 +118,10 @@ impl Leader {
         match fact {
             Fact::Playground(event) => {
                 let changes = self.tables.playground(event);
-                changes.gone.iter().for_each(|key| self.mesh.recorded(&key.0, &key.1, None));
+                for key in &changes.gone {
+                    self.mesh.recorded(&key.0, &key.1, None);
+                    self.schedule.forget(key);
+                }
                 for key in changes.seen {
                     self.put_on_roster(&key);
                     self.look_soon(key);
@@ -234,7 +235,7 @@ impl Leader {
         else {
             return;
         };
-        tracked.busy = false;
+        self.schedule.release(&done.key);
         let number = |version: &str| version.parse::<u64>().unwrap_or(0);
         if number(&done.version) > number(&tracked.version) {
             tracked.version = done.version;
@@ -259,16 +260,22 @@ impl Leader {
         let Some(failure) = done.failure else {
             metrics.worked("done");
             tracked.failures = 0;
-            if changed {
+            if tracked.refused.take().is_some() || changed {
                 self.look_soon(done.key);
             }
             return;
         };
         metrics.worked(if failure.conflict { "conflict" } else { "failed" });
         tracked.failures += 1;
+        let is_news = failure.refusal.is_some() && tracked.refused.is_none();
+        if let Some(reason) = failure.refusal {
+            tracked.refused = Some(Trouble::new(reason, failure.message.clone()));
+        }
         let wait = patience.retry.saturating_mul(1 << tracked.failures.min(16)).min(patience.retry_most);
         // A conflict is gone as soon as the watch has told what is newer.
-        let wait = if failure.conflict && tracked.failures < 5 { patience.debounce * 2 } else { wait / 2 };
+        // That it was refused has to be told.
+        let soon = (failure.conflict && tracked.failures < 5) || is_news;
+        let wait = if soon { patience.debounce * 2 } else { wait / 2 };
         if failure.conflict {
             tracing::debug!(namespace = %done.key.0, name = %done.key.1, message = failure.message, "somebody else was faster");
         } else {

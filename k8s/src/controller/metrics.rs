@@ -94,8 +94,14 @@ impl Metrics {
         text
     }
 
+    /// Whether this process leads from now on. One that does not knows nothing of Playgrounds.
     pub(super) fn leads(&self, leads: bool) {
         self.0.leads.set(i64::from(leads));
+        if !leads {
+            self.0.playgrounds.set(0);
+            self.0.wanted.set(0);
+            self.0.replicas.clear();
+        }
     }
 
     pub(super) fn worked(&self, result: &'static str) {
@@ -135,6 +141,20 @@ mod tests {
         metrics.worked("done");
         metrics.count(&Tables::default(), 5_000);
         let text = metrics.text();
+        // The chart's alerts ask for nothing that is not there.
+        let alerts = include_str!("../../chart/templates/monitoring.yaml");
+        let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let mut names: Vec<&str> = alerts.split(|c| !is_name(c)).filter(|word| word.starts_with("dunlin_")).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), 4, "{names:?}");
+        for name in names {
+            assert!(
+                text.lines()
+                    .any(|line| line.starts_with(&format!("{name}{{")) || line.starts_with(&format!("{name} "))),
+                "{name}"
+            );
+        }
         for line in [
             "dunlin_orchestrator_leads 1",
             "dunlin_orchestrator_work_total{result=\"done\"} 1",
@@ -142,5 +162,7 @@ mod tests {
         ] {
             assert!(text.contains(line), "{text}");
         }
+        metrics.leads(false);
+        assert!(metrics.text().contains("dunlin_orchestrator_leads 0") && !metrics.text().contains("phase"));
     }
 }

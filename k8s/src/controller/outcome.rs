@@ -3,6 +3,7 @@
 use super::tables::{Key, key};
 use crate::{manifest::Owner, resources::PlaygroundStatus, revision::Revision};
 use k8s_openapi::api::{networking::v1::NetworkPolicy, policy::v1::PodDisruptionBudget};
+use std::sync::Arc;
 
 /// What came of them.
 pub(super) struct Done {
@@ -11,7 +12,7 @@ pub(super) struct Done {
     /// The newest version of the Playground that an answer told.
     pub version: String,
     pub finalizers: Option<Vec<String>>,
-    pub revision: Option<Revision>,
+    pub revision: Option<Arc<Revision>>,
     /// Name of the ConfigMap that is there now.
     pub config_map: Option<String>,
     pub policy: Option<NetworkPolicy>,

@@ -2,22 +2,21 @@
 
 use super::{
     lead::Leader,
-    tables::{Key, Sole, Tables, Tracked, key},
+    prepare::{There, prepare},
+    tables::{Key, key},
+    wanted::{check, wanted},
     work::{Work, Worker},
 };
 use crate::{
-    decide::{self, Decision, Draft, Facts, Trouble},
-    engine,
-    manifest::{self, Making},
+    decide::{self, Draft, Facts, Trouble},
+    manifest::Making,
     names, needs,
     plan::{self, Demand, FlavorNeed},
     resources::{Phase, PlaygroundStatus, ReplicaState},
-    revision::{self, Revision, Snapshot, Wanted},
-    settings::Settings,
+    revision::{Revision, Wanted},
     world::OwnPod,
 };
 use k8s_openapi::jiff::Timestamp;
-use serde_json::Value;
 use std::{
     collections::{BTreeMap, HashMap},
     sync::Arc,
@@ -29,7 +28,7 @@ use tokio::time::Instant;
 struct Looked {
     key: Key,
     wanted: Result<Wanted, Trouble>,
-    known: Vec<Revision>,
+    known: Vec<Arc<Revision>>,
     waits: Vec<(String, Duration)>,
     draft: Draft,
     needs: Arc<[FlavorNeed]>,
@@ -40,13 +39,7 @@ impl Leader {
     pub(super) fn pass(&mut self) {
         let now = Instant::now();
         let limit = self.config.patience.playgrounds.saturating_sub(self.jobs.len());
-        let is_due = |(key, at): (&Key, &Instant)| {
-            let idle = self.tables.playgrounds.get(key).is_some_and(|tracked| !tracked.busy);
-            (*at <= now && idle).then(|| key.clone())
-        };
-        let keys: Vec<Key> = self.due.iter().filter_map(is_due).take(limit).collect();
-        let tables = &self.tables;
-        self.due.retain(|key, _| !keys.contains(key) && tables.playgrounds.contains_key(key));
+        let keys = self.schedule.take(now, limit);
         let clock = Timestamp::now();
         let mut looked: Vec<Looked> = keys.into_iter().filter_map(|key| self.look(key, clock)).collect();
         let began = Instant::now();
@@ -64,7 +57,8 @@ impl Leader {
             return None;
         }
         let known = self.tables.known(&tracked.owner.uid);
-        let wanted = wanted(&self.tables, tracked, &known);
+        let wanted = wanted(&self.tables, tracked, &known).and_then(|wanted| self.checked(&key, wanted));
+        let tracked = self.tables.playgrounds.get(&key)?;
         let making = |wanted: &'_ Wanted| (tracked.owner.clone(), wanted.revision.clone());
         let (needs, waits) = match &wanted {
             Ok(wanted) => {
@@ -84,6 +78,16 @@ impl Leader {
         Some(Looked { key, wanted, known, waits, draft, needs: needs.into() })
     }
 
+    /// Whether an engine can be run on every flavor. A revision's name says all that is in it, so that it is checked once.
+    fn checked(&mut self, key: &Key, wanted: Wanted) -> Result<Wanted, Trouble> {
+        let Some(tracked) = self.tables.playgrounds.get_mut(key) else { return Ok(wanted) };
+        let name = &wanted.revision.name;
+        let known = tracked.checked.take().filter(|(checked, _)| checked == name);
+        let (name, verdict) = known.unwrap_or_else(|| (name.clone(), check(&wanted.revision.snapshot)));
+        tracked.checked = Some((name, verdict.clone()));
+        verdict.map(|()| wanted)
+    }
+
     fn with_facts<T>(
         &self,
         key: &Key,
@@ -101,6 +105,7 @@ impl Leader {
             playground: &tracked.playground,
             wanted: wanted.as_ref(),
             waits,
+            refused: tracked.refused.as_ref(),
             pods,
             sight: &sight,
             patience: &self.config.patience,
@@ -117,12 +122,15 @@ impl Leader {
             let Some(tracked) = self.tables.playgrounds.get(&looked.key).filter(|_| looked.wanted.is_ok()) else {
                 continue;
             };
+            // Of this revision alone: the others go when these have come.
+            let beside: Arc<[Arc<str>]> = looked.draft.occupied().collect();
             for (index, tried) in looked.draft.unplaced(&tracked.memory) {
                 let name = &looked.draft.status.replica_states[index].name;
                 let key: Arc<str> = format!("{}/{name}", looked.key.0).into();
                 let group: Arc<str> = format!("{}/{}", looked.key.0, looked.key.1).into();
                 empty.push((which, index, key.clone()));
-                demand.push(Demand { key, group, flavors: looked.needs.clone(), wait_for: tried });
+                let (beside, flavors) = (beside.clone(), looked.needs.clone());
+                demand.push(Demand { key, group, beside, flavors, wait_for: tried });
             }
         }
         if demand.is_empty() {
@@ -178,7 +186,8 @@ impl Leader {
         let settings = self.config.settings.clone();
         let Some(tracked) = self.tables.playgrounds.get_mut(&key) else { return };
         tracked.memory = memory;
-        let mut work = Work::default();
+        // Nothing of the rest may work, and people have to hear why.
+        let mut work = Work { status_first: tracked.refused.is_some(), ..Work::default() };
         if let (Ok(wanted), Some(tracked)) = (&wanted, self.tables.playgrounds.get(&key)) {
             let there = self.there(&key, &wanted.revision.name);
             if let Err(error) = prepare(&mut work, tracked, &there, wanted, &known, &settings, &decision) {
@@ -240,8 +249,8 @@ impl Leader {
     }
 
     fn start(&mut self, key: &Key, work: Work) {
-        let Some(tracked) = self.tables.playgrounds.get_mut(key).filter(|_| !work.is_empty()) else { return };
-        tracked.busy = true;
+        let Some(tracked) = self.tables.playgrounds.get(key).filter(|_| !work.is_empty()) else { return };
+        self.schedule.hold(key.clone());
         let worker = Worker {
             client: self.client.clone(),
             owner: tracked.owner.clone(),
@@ -263,14 +272,6 @@ impl Leader {
     }
 }
 
-/// What is there of a Playground's objects.
-struct There {
-    policy: Option<Sole>,
-    budget: Option<Sole>,
-    /// Uid of the controller of the wanted revision's.
-    config_map: Option<String>,
-}
-
 fn key_in(beside: &Key, name: &str) -> Key {
     key(Some(&beside.0), Some(name))
 }
@@ -283,160 +284,4 @@ fn wait_until(now: Timestamp, at: Timestamp) -> Duration {
 fn waits(revision: &Revision, default: Duration) -> Vec<(String, Duration)> {
     let flavors = revision.snapshot.flavors().unwrap_or_default();
     flavors.into_iter().map(|flavor| (flavor.name.clone(), decide::wait_of(flavor.wait_seconds, default))).collect()
-}
-
-/// What has to be there before, and beside, the pods.
-fn prepare(
-    work: &mut Work,
-    tracked: &Tracked,
-    there: &There,
-    wanted: &Wanted,
-    known: &[Revision],
-    settings: &Settings,
-    decision: &Decision,
-) -> Result<(), manifest::Error> {
-    let owner = &tracked.owner;
-    let finalizers = tracked.playground.metadata.finalizers.clone().unwrap_or_default();
-    if !finalizers.iter().any(|name| name == names::FINALIZER) {
-        work.finalizers = Some(finalizers.into_iter().chain([names::FINALIZER.to_owned()]).collect());
-    }
-    let making = Making { owner, revision: &wanted.revision, settings };
-    if wanted.is_new {
-        work.revision = Some((manifest::controller_revision(making)?, wanted.revision.clone()));
-    }
-    if there.config_map.as_ref() != Some(&owner.uid) {
-        work.config_map = Some(manifest::config_map(making)?);
-    }
-    let policy = manifest::network_policy(owner)?;
-    if differs(there.policy.as_ref(), owner, &policy, &policy.metadata) {
-        work.policy = Some(policy);
-    }
-    let budget = manifest::disruption_budget(owner)?;
-    if differs(there.budget.as_ref(), owner, &budget, &budget.metadata) {
-        work.budget = Some(budget);
-    }
-    let stored = |name: &str| known.iter().find(|revision| revision.name == name);
-    for state in &decision.births {
-        let revision =
-            if state.revision == wanted.revision.name { Some(&wanted.revision) } else { stored(&state.revision) };
-        let Some(revision) = revision else { continue };
-        let pod = manifest::pod(Making { revision, ..making }, state)?;
-        work.births.push((state.clone(), Box::new(pod)));
-    }
-    let states = &decision.status.replica_states;
-    let in_use = |name: &str| name == wanted.revision.name || states.iter().any(|state| state.revision == name);
-    work.surplus = revision::surplus(known, in_use);
-    Ok(())
-}
-
-/// Whether what is there lacks something that is wanted: a server adds fields of its own.
-fn differs<K: serde::Serialize>(
-    there: Option<&Sole>,
-    owner: &manifest::Owner,
-    wanted: &K,
-    metadata: &kube::api::ObjectMeta,
-) -> bool {
-    let Some(there) = there else { return true };
-    let applied = metadata.annotations.as_ref().and_then(|all| all.get(names::APPLIED));
-    let spec = serde_json::to_value(wanted).map(|mut object| object["spec"].take()).unwrap_or_default();
-    there.owner != owner.uid || Some(&there.applied) != applied || !includes(&there.spec, &spec)
-}
-
-fn includes(whole: &Value, part: &Value) -> bool {
-    match (whole, part) {
-        (Value::Object(whole), Value::Object(part)) => {
-            part.iter().all(|(field, value)| whole.get(field).is_some_and(|found| includes(found, value)))
-        }
-        (Value::Array(whole), Value::Array(part)) => {
-            whole.len() == part.len() && whole.iter().zip(part).all(|(whole, part)| includes(whole, part))
-        }
-        (whole, part) => whole == part,
-    }
-}
-
-/// What the replicas of a Playground shall be made from, or what is in the way.
-fn wanted(tables: &Tables, tracked: &Tracked, known: &[Revision]) -> Result<Wanted, Trouble> {
-    if let Some(error) = &tracked.unreadable {
-        let message = format!(
-            "the Playground can't be read: {error}. Apply it again; the definitions (CRDs) may be older than it"
-        );
-        return Err(Trouble::new("Unreadable", message));
-    }
-    let now = snapshot(tables, tracked);
-    let current = tracked.status.revision.as_str();
-    let wanted = revision::wanted(&tracked.playground, &tracked.owner.name, current, now.as_ref().ok(), known);
-    match (wanted, now) {
-        (Some(wanted), _) => check(wanted),
-        (None, Err(trouble)) => Err(trouble),
-        (None, Ok(_)) => Err(Trouble::new("NoRevision", "no revision could be chosen".to_owned())),
-    }
-}
-
-fn snapshot(tables: &Tables, tracked: &Tracked) -> Result<Snapshot, Trouble> {
-    let spec = &tracked.playground.spec;
-    let Some(model_name) = spec.main_model() else {
-        return Err(Trouble::new("NoModel", "the Playground names no model: set spec.model".to_owned()));
-    };
-    let Some((model_name, model)) = tables.model(model_name) else {
-        let near = near(model_name, tables.models.iter().map(|(name, _)| name.as_str()));
-        return Err(Trouble::new(
-            "ModelNotFound",
-            format!(
-                "there is no Model {model_name:?}, by name or by served name: create it, or correct spec.model{near}"
-            ),
-        ));
-    };
-    let model = model
-        .as_ref()
-        .map_err(|error| Trouble::new("BadModel", format!("the Model {model_name:?} can't be read: {error}")))?;
-    let runtime_name = spec.runtime_name();
-    let Some(runtime) = tables.runtimes.get(runtime_name) else {
-        let near = near(runtime_name, tables.runtimes.iter().map(|(name, _)| name.as_str()));
-        return Err(Trouble::new(
-            "RuntimeNotFound",
-            format!("there is no BackendRuntime {runtime_name:?}: create it, or correct spec.runtime.name{near}"),
-        ));
-    };
-    let runtime = runtime.as_ref().map_err(|error| {
-        Trouble::new("BadRuntime", format!("the BackendRuntime {runtime_name:?} can't be read: {error}"))
-    })?;
-    Ok(Snapshot::of(&tracked.playground, (model_name, &**model), (runtime_name, &**runtime)))
-}
-
-/// That an engine can be run on every flavor.
-fn check(wanted: Wanted) -> Result<Wanted, Trouble> {
-    let snapshot = &wanted.revision.snapshot;
-    let flavors = snapshot.flavors().map_err(|name| {
-        let all: Vec<&str> = snapshot.model.flavors.iter().map(|flavor| flavor.name.as_str()).collect();
-        Trouble::new(
-            "FlavorNotFound",
-            format!(
-                "the Model {:?} has no flavor {name:?}: correct spec.flavors; it has: {}",
-                snapshot.model_name,
-                all.join(", ")
-            ),
-        )
-    })?;
-    for flavor in flavors {
-        let (model, runtime) = (&snapshot.model, &snapshot.runtime);
-        engine::resolve(
-            &snapshot.runtime_name,
-            runtime,
-            &snapshot.playground,
-            flavor,
-            &model.source,
-            &model.served_name,
-        )
-        .map_err(|error| Trouble::new("BadRuntime", error.to_string()))?;
-    }
-    Ok(wanted)
-}
-
-/// Some names that there are, for messages.
-fn near<'n>(wanted: &str, names: impl Iterator<Item = &'n str>) -> String {
-    let wanted = wanted.to_ascii_lowercase();
-    let mut names: Vec<&str> = names.collect();
-    names.sort_by_key(|name| (!name.contains(&wanted) && !wanted.contains(*name), *name));
-    names.truncate(5);
-    if names.is_empty() { String::new() } else { format!(". There are: {}", names.join(", ")) }
 }

@@ -1,7 +1,7 @@
 //! What the leader knows, beside nodes and pods.
 
 use crate::{
-    decide::Memory,
+    decide::{Memory, Trouble},
     manifest::Owner,
     names,
     resources::{BackendRuntimeSpec, ModelSpec, Playground, PlaygroundSpec, PlaygroundStatus},
@@ -48,9 +48,12 @@ pub(super) struct Tracked {
     pub status: PlaygroundStatus,
     pub written: Option<Instant>,
     pub memory: Memory,
-    pub busy: bool,
+    /// Name of the revision that was checked last, and what was found.
+    pub checked: Option<(String, Result<(), Trouble>)>,
     /// Calls that failed in a row.
     pub failures: u32,
+    /// What the API server refused when it was last asked, but for pods: those are told by replica.
+    pub refused: Option<Trouble>,
 }
 
 /// What is there one of for a Playground, as it was last seen.
@@ -68,7 +71,7 @@ pub(super) struct Sole {
 pub(super) struct Changes {
     /// Those to look at.
     pub seen: Vec<Key>,
-    /// Those that have gone.
+    /// Those that have gone, maybe for one of the same name.
     pub gone: Vec<Key>,
 }
 
@@ -79,7 +82,7 @@ pub(super) struct Tables {
     pub by_uid: BTreeMap<String, Key>,
     pub models: Cache<String, Result<Arc<ModelSpec>, String>>,
     pub runtimes: Cache<String, Result<Arc<BackendRuntimeSpec>, String>>,
-    pub revisions: Cache<Key, (String, Revision)>,
+    pub revisions: Cache<Key, (String, Arc<Revision>)>,
     /// By the uid of the Playground.
     pub revisions_of: BTreeMap<String, BTreeSet<Key>>,
     pub config_maps: Cache<Key, String>,
@@ -108,37 +111,38 @@ impl Tables {
             Event::Init => self.listing = self.playgrounds.keys().cloned().collect(),
             Event::InitApply(object) => {
                 self.listing.remove(&key_of(&object.metadata));
-                changes.seen.extend(self.put(object));
+                self.put(object, &mut changes);
             }
-            Event::Apply(object) => changes.seen.extend(self.put(object)),
-            Event::Delete(object) => changes.gone.push(key_of(&object.metadata)),
+            Event::Apply(object) => self.put(object, &mut changes),
+            Event::Delete(object) => self.drop_playground(&key_of(&object.metadata), &mut changes),
             Event::InitDone => {
                 self.playgrounds_whole = true;
-                changes.gone.extend(std::mem::take(&mut self.listing));
+                let unlisted = std::mem::take(&mut self.listing);
+                unlisted.iter().for_each(|key| self.drop_playground(key, &mut changes));
             }
         }
-        changes.gone.iter().for_each(|key| self.drop_playground(key));
         changes
     }
 
-    fn drop_playground(&mut self, key: &Key) {
+    fn drop_playground(&mut self, key: &Key, changes: &mut Changes) {
         if let Some(gone) = self.playgrounds.remove(key) {
             self.by_uid.remove(&gone.owner.uid);
+            changes.gone.push(key.clone());
         }
     }
 
-    fn put(&mut self, object: DynamicObject) -> Option<Key> {
+    fn put(&mut self, object: DynamicObject, changes: &mut Changes) {
         let key = key_of(&object.metadata);
         let version = object.metadata.resource_version.clone().unwrap_or_default();
         let uid = object.metadata.uid.clone().unwrap_or_default();
         if self.playgrounds.get(&key).is_some_and(|known| known.owner.uid != uid) {
-            self.drop_playground(&key);
+            self.drop_playground(&key, changes);
         }
         let number = |version: &str| version.parse::<u64>().unwrap_or(u64::MAX);
         let is_old = |known: &Tracked| number(&version) <= number(&known.version) && known.unreadable.is_none();
         if self.playgrounds.get(&key).is_some_and(is_old) {
             // An answer to a write of its own told of it already.
-            return None;
+            return;
         }
         let (mut playground, unreadable) = match read::<Playground>(&object) {
             Ok(playground) => (playground, None),
@@ -161,7 +165,7 @@ impl Tables {
                 known.version = version;
                 // Who leads alone writes the status: what is known goes before what is read.
                 known.stored = stored;
-                (!unchanged).then_some(key)
+                changes.seen.extend((!unchanged).then_some(key));
             }
             None => {
                 let owner = Owner::of(&playground);
@@ -175,11 +179,12 @@ impl Tables {
                     stored,
                     written: None,
                     memory: Memory::default(),
-                    busy: false,
+                    checked: None,
                     failures: 0,
+                    refused: None,
                 };
                 self.playgrounds.insert(key.clone(), tracked);
-                Some(key)
+                changes.seen.push(key);
             }
         }
     }
@@ -196,7 +201,7 @@ impl Tables {
                     tracing::warn!(namespace = %key.0, name = %key.1, "a stored revision is not what its name says; ignored");
                     return None;
                 };
-                self.put_revision(key, owner.clone(), revision);
+                self.put_revision(key, owner.clone(), Arc::new(revision));
                 return Some(owner);
             }
             Event::Delete(object) => self.drop_revision(&key_of(&object.metadata)),
@@ -211,7 +216,7 @@ impl Tables {
         None
     }
 
-    pub(super) fn put_revision(&mut self, key: Key, owner: String, revision: Revision) {
+    pub(super) fn put_revision(&mut self, key: Key, owner: String, revision: Arc<Revision>) {
         self.revisions_of.entry(owner.clone()).or_default().insert(key.clone());
         self.revisions.put(key, (owner, revision));
     }
@@ -227,14 +232,14 @@ impl Tables {
     }
 
     /// The stored revisions of a Playground.
-    pub(super) fn known(&self, uid: &str) -> Vec<Revision> {
+    pub(super) fn known(&self, uid: &str) -> Vec<Arc<Revision>> {
         let keys = self.revisions_of.get(uid).into_iter().flatten();
         keys.filter_map(|key| self.revisions.get(key)).map(|(_, revision)| revision.clone()).collect()
     }
 
     /// A Model by its name, or by the name that it serves.
     pub(super) fn model(&self, wanted: &str) -> Option<(&String, &Result<Arc<ModelSpec>, String>)> {
-        let named = self.models.iter().find(|(name, _)| *name == wanted);
+        let named = self.models.entry(wanted);
         let serves =
             |model: &Result<Arc<ModelSpec>, String>| model.as_ref().is_ok_and(|model| model.served_name == wanted);
         named.or_else(|| {

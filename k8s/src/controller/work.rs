@@ -34,11 +34,13 @@ pub(super) struct Work {
     /// Its finalizers, if they are to change.
     pub finalizers: Option<Vec<String>>,
     /// A new revision, as an object and as it is known here.
-    pub revision: Option<(ControllerRevision, Revision)>,
+    pub revision: Option<(ControllerRevision, Arc<Revision>)>,
     pub config_map: Option<ConfigMap>,
     pub policy: Option<NetworkPolicy>,
     pub budget: Option<PodDisruptionBudget>,
     pub status: Option<PlaygroundStatus>,
+    /// Write the status before everything else.
+    pub status_first: bool,
     pub endings: Vec<Ending>,
     /// Peers whose pods have gone: their memberships end before the record forgets them.
     pub revoked: Vec<String>,
@@ -90,8 +92,12 @@ impl Worker {
         done
     }
 
-    async fn steps(&mut self, work: Work, done: &mut Done) -> Result<(), Failure> {
+    async fn steps(&mut self, mut work: Work, done: &mut Done) -> Result<(), Failure> {
         let playgrounds: Api<Playground> = self.api();
+        if let Some(status) = work.status.take_if(|_| work.status_first) {
+            self.write_status(&playgrounds, &status).await?;
+            done.status = Some(status);
+        }
         self.revoke(&work.revoked).await;
         if let Some(finalizers) = &work.finalizers {
             self.set_finalizers(&playgrounds, finalizers).await?;
@@ -102,8 +108,9 @@ impl Worker {
             done.revision = Some(revision);
         }
         if let Some(object) = work.config_map {
-            done.config_map.clone_from(&object.metadata.name);
+            let name = object.metadata.name.clone();
             self.create_ours(object).await?;
+            done.config_map = name;
         }
         if let Some(object) = &work.policy {
             done.policy = Some(self.apply(object).await?);

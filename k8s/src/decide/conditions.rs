@@ -93,6 +93,9 @@ fn progress(facts: &Facts<'_>, draft: &mut Draft, complete: bool) -> (bool, Stri
     if let Err(trouble) = facts.wanted {
         return told(false, trouble.reason, trouble.message.clone());
     }
+    if let Some(trouble) = facts.refused {
+        return told(false, trouble.reason, trouble.message.clone());
+    }
     if complete {
         let word = if facts.playground.spec.replicas == 0 { "NotNeeded" } else { "Complete" };
         return told(true, word, "every replica is of the wanted revision and serves".to_owned());

@@ -64,7 +64,7 @@ fn wanted(version: u8, playground: &Playground) -> Wanted {
         runtime: serde_json::from_value(json!({"runtime": "vllm"})).unwrap(),
     };
     let revision = Revision { name: format!("p-{version}"), number: i64::from(version) + 1, snapshot };
-    Wanted { revision, is_new: false, outdated: false }
+    Wanted { revision: std::sync::Arc::new(revision), is_new: false, outdated: false }
 }
 
 impl Toy {
@@ -143,6 +143,7 @@ impl Toy {
         let sight = |pod: &OwnPod, _: Option<&str>| Sight { serving: pod.stage == Stage::Up, ..Sight::default() };
         let pods = self.pods.clone();
         let facts = Facts {
+            refused: None,
             name: "p",
             playground: &self.playground,
             wanted: Ok(&wanted),

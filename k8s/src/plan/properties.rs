@@ -44,7 +44,7 @@ fn flavor(kind: &str, gpus: i64, cpus: i64) -> FlavorNeed {
 }
 
 fn demand(key: &str, flavors: &Arc<[FlavorNeed]>) -> Demand {
-    Demand { key: key.into(), group: "g".into(), flavors: flavors.clone(), wait_for: 0 }
+    Demand { key: key.into(), group: "g".into(), beside: Arc::from([]), flavors: flavors.clone(), wait_for: 0 }
 }
 
 fn previous(plan: &Plan) -> BTreeMap<ReplicaKey, Previous> {
@@ -104,7 +104,8 @@ fn cluster() -> impl Strategy<Value = (Vec<NodeView>, Vec<Demand>)> {
             let flavors: Arc<[FlavorNeed]> = flavors.into();
             for replica in 0..replicas {
                 let key = format!("g{group}-{replica}").into();
-                demand.push(Demand { key, group: format!("g{group}").into(), flavors: flavors.clone(), wait_for });
+                let (group, beside) = (format!("g{group}").into(), Arc::from(["n1".into()]));
+                demand.push(Demand { key, group, beside, flavors: flavors.clone(), wait_for });
             }
         }
         (nodes.collect(), demand)
@@ -185,6 +186,25 @@ fn a_topology_key_spreads_a_playground_over_its_domains() {
     let plan = plan(&wanted, &nodes, &BTreeMap::new(), &vocabulary());
     let in_a = wanted.iter().filter(|wanted| node_of(&plan, &wanted.key) == "n0").count();
     assert_eq!(in_a, 2, "{plan:?}");
+}
+
+/// One after the other, as an update places them.
+#[test]
+fn who_comes_later_is_spread_beside_those_that_are_there() {
+    let zones = ["a", "b", "c"].map(|zone| node(&format!("n-{zone}"), "h100", zone, (8, 64)));
+    let mut need = flavor("h100", 1, 1);
+    need.topology_key = Some("zone".into());
+    let flavors: Arc<[FlavorNeed]> = Arc::from([need]);
+    let mut there: Vec<Arc<str>> = Vec::new();
+    for number in 0..6 {
+        let key = format!("r{number}");
+        let wanted = [Demand { beside: there.clone().into(), ..demand(&key, &flavors) }];
+        let plan = plan(&wanted, &zones, &BTreeMap::new(), &vocabulary());
+        there.push(node_of(&plan, &key).into());
+    }
+    for zone in &zones {
+        assert_eq!(there.iter().filter(|node| **node == zone.name).count(), 2, "{there:?}");
+    }
 }
 
 #[test]

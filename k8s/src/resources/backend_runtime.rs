@@ -1,6 +1,6 @@
 //! `BackendRuntime`: how a kind of engine is run in this cluster. Written by whoever runs the platform.
 
-use super::parts::{EnvVar, Resources, arguments};
+use super::parts::{EnvVar, Resources, arguments, as_set, by_name};
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -49,7 +49,7 @@ pub struct BackendRuntimeSpec {
     pub args: RoleArgs,
     /// Environment of the engine.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    #[schemars(length(max = 64), transform = by_name)]
     pub env: Vec<EnvVar>,
     /// The port that the engine is told to listen on; by default the catalogue's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -83,11 +83,11 @@ pub struct BackendRuntimeSpec {
     pub security_context: Option<Security>,
     /// Secrets with which its image is pulled, in the namespace of the Playground.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 8), inner(length(max = 253)), extend("x-kubernetes-list-type" = "set"))]
+    #[schemars(length(max = 8), inner(length(max = 253)), transform = as_set)]
     pub image_pull_secrets: Vec<String>,
     /// Named sets of arguments that a Playground can choose.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    #[schemars(length(max = 16), transform = by_name)]
     pub recommended_configs: Vec<RecommendedConfig>,
     /// Image of a virtual machine. Does not work yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -145,7 +145,7 @@ pub struct Security {
     pub run_as_non_root: Option<bool>,
     /// Capabilities that it gets; all others are dropped.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 16), inner(length(max = 64)), extend("x-kubernetes-list-type" = "set"))]
+    #[schemars(length(max = 16), inner(length(max = 64)), transform = as_set)]
     pub capabilities: Vec<String>,
 }
 
@@ -162,7 +162,7 @@ pub struct RecommendedConfig {
     pub args: Vec<String>,
     /// Environment that is added.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 32), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    #[schemars(length(max = 32), transform = by_name)]
     pub env: Vec<EnvVar>,
     /// What the engine asks for instead.
     #[serde(default, skip_serializing_if = "Resources::is_empty")]

@@ -1,6 +1,6 @@
 //! `Model`: what can be run, and on which hardware. Written by whoever runs the platform.
 
-use super::parts::{Device, EnvVar, Resources, Toleration, arguments, node_labels};
+use super::parts::{Device, EnvVar, Resources, Toleration, arguments, as_set, by_name, node_labels};
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -49,7 +49,7 @@ pub struct ModelSpec {
     #[serde(default)]
     pub preheat: bool,
     /// Hardware that one replica may run on, best first.
-    #[schemars(length(min = 1, max = 8), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    #[schemars(length(min = 1, max = 8), transform = by_name)]
     pub flavors: Vec<Flavor>,
 }
 
@@ -108,11 +108,11 @@ pub struct Repository {
     pub file: Option<String>,
     /// Patterns (`*.safetensors`) of the files that are fetched; none is all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 16), inner(length(max = 256)), extend("x-kubernetes-list-type" = "set"))]
+    #[schemars(length(max = 16), inner(length(max = 256)), transform = as_set)]
     pub allow: Vec<String>,
     /// Patterns of the files that are not.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 16), inner(length(max = 256)), extend("x-kubernetes-list-type" = "set"))]
+    #[schemars(length(max = 16), inner(length(max = 256)), transform = as_set)]
     pub ignore: Vec<String>,
 }
 
@@ -173,7 +173,7 @@ pub struct Flavor {
     pub args: Vec<String>,
     /// Environment for the engine on this hardware.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 32), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    #[schemars(length(max = 32), transform = by_name)]
     pub env: Vec<EnvVar>,
     /// Whether machines that may be taken away will do. Only `Never` works so far.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -207,7 +207,7 @@ pub struct Vm {
     pub device_name: String,
     /// Other devices of the host.
     #[serde(default)]
-    #[schemars(length(max = 16), inner(length(max = 128)), extend("x-kubernetes-list-type" = "set"))]
+    #[schemars(length(max = 16), inner(length(max = 128)), transform = as_set)]
     pub host_devices: Vec<String>,
     /// How its network is attached.
     #[serde(default)]
@@ -221,6 +221,6 @@ pub struct Vm {
 pub struct ModelStatus {
     /// Nodes on which its weights lie already.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 256), inner(length(max = 253)), extend("x-kubernetes-list-type" = "set"))]
+    #[schemars(length(max = 256), inner(length(max = 253)), transform = as_set)]
     pub cached_nodes: Vec<String>,
 }

@@ -114,6 +114,17 @@ pub(super) fn node_labels(_: &mut schemars::SchemaGenerator) -> schemars::Schema
     })
 }
 
+/// Entries are told apart by their names, so that several managers can each own some of them.
+pub(super) fn by_name(list: &mut schemars::Schema) {
+    list.insert("x-kubernetes-list-type".to_owned(), "map".into());
+    list.insert("x-kubernetes-list-map-keys".to_owned(), vec!["name"].into());
+}
+
+/// The same for texts, whose order does not count.
+pub(super) fn as_set(list: &mut schemars::Schema) {
+    list.insert("x-kubernetes-list-type".to_owned(), "set".into());
+}
+
 /// A list of arguments: order counts, so it has one owner.
 pub(super) fn arguments(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({

@@ -1,7 +1,7 @@
 //! `Playground`: "keep N replicas of this model running". The user's object.
 
 use super::{
-    parts::{EnvVar, Resources, arguments},
+    parts::{EnvVar, Resources, arguments, as_set, by_name},
     status::PlaygroundStatus,
 };
 use kube::CustomResource;
@@ -51,7 +51,7 @@ pub struct PlaygroundSpec {
     pub model: Option<String>,
     /// Models with their parts, instead of `model`. Only one works so far.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(min = 1, max = 2), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    #[schemars(length(min = 1, max = 2), transform = by_name)]
     pub models: Vec<ModelClaim>,
     /// How many replicas to keep.
     #[serde(default = "one")]
@@ -73,7 +73,7 @@ pub struct PlaygroundSpec {
     pub isolation: Option<String>,
     /// Whose requests it serves: by default those of the namespace's tenant.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 16), inner(length(max = 64)), extend("x-kubernetes-list-type" = "set"))]
+    #[schemars(length(max = 16), inner(length(max = 64)), transform = as_set)]
     pub tenants: Vec<String>,
     /// How replicas are replaced when something changes.
     #[serde(default)]
@@ -130,7 +130,7 @@ pub struct RuntimeChoice {
     pub args: Vec<String>,
     /// Environment that is added. What the runtime itself sets comes after it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 32), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    #[schemars(length(max = 32), transform = by_name)]
     pub env: Vec<EnvVar>,
     /// What the engine asks for instead of the flavor's resources.
     #[serde(default, skip_serializing_if = "Resources::is_empty")]

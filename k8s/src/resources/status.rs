@@ -1,5 +1,6 @@
 //! What the orchestrator says about a Playground, and what it must remember to be safe when it is killed.
 
+use super::parts::by_name;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -154,6 +155,6 @@ pub struct PlaygroundStatus {
     pub conditions: Vec<Condition>,
     /// Every replica.
     #[serde(default)]
-    #[schemars(length(max = 200), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    #[schemars(length(max = 200), transform = by_name)]
     pub replica_states: Vec<ReplicaState>,
 }

@@ -59,6 +59,15 @@ impl<K: Hash + Eq + Clone, V> Cache<K, V> {
         self.entries.get(key).map(|(_, value)| value)
     }
 
+    /// An entry with its key.
+    #[must_use]
+    pub fn entry<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<(&K, &V)>
+    where
+        K: Borrow<Q>,
+    {
+        self.entries.get_key_value(key).map(|(key, (_, value))| (key, value))
+    }
+
     /// All entries.
     pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
         self.entries.iter().map(|(key, (_, value))| (key, value))

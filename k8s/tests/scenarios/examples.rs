@@ -19,11 +19,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-fn documents(path: &Path) -> Vec<Value> {
+pub(crate) fn documents(path: &Path) -> Vec<Value> {
     let text = fs::read_to_string(path).unwrap();
     let parts =
         text.split("\n---\n").filter(|part| part.lines().any(|line| !line.trim().is_empty() && !line.starts_with('#')));

@@ -1,7 +1,8 @@
-//! What it costs: calls, time.
+//! What it costs: calls, time on the processor, memory. `docs/kubernetes.md` has what an optimised build takes:
+//! `cargo test --profile bench --workspace --test scenarios -- --nocapture figures`.
 
 use crate::harness::{Cluster, needs_fake};
-use dunlin_k8s::{controller, mesh::Readiness};
+use dunlin_k8s::{controller, mesh::Readiness, settings::Patience};
 use dunlin_k8s_fake::Call;
 use serde_json::{Value, json};
 use std::{
@@ -10,13 +11,23 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// Of the large cluster.
-const PLAYGROUNDS: usize = 1_000;
+/// Replicas of the small cluster, Playgrounds and pods of others in the large one. A build for tests, and what plays the
+/// kubelets in it, take tens of times as long as optimised ones: they get a part.
+const REPLICAS: i32 = if cfg!(debug_assertions) { 20 } else { 100 };
+const PLAYGROUNDS: usize = if cfg!(debug_assertions) { 50 } else { 1_000 };
+const FOREIGN: usize = if cfg!(debug_assertions) { 2_000 } else { 20_000 };
+/// Time on the processor for all replicas, and for all Playgrounds, seconds.
+const REPLICAS_TAKE: f64 = 5.0;
+const PLAYGROUNDS_TAKE: f64 = if cfg!(debug_assertions) { 60.0 } else { 30.0 };
+/// Longest wait: a busy machine proves nothing.
+const WAIT: Duration = Duration::from_secs(300);
 
 fn by_controller(calls: &[Call]) -> Vec<&Call> {
-    calls.iter().filter(|call| call.client == "orchestrator" && call.plural != "leases").collect()
+    let by_it = |call: &&Call| ["orchestrator", "socket"].contains(&call.client) && call.plural != "leases";
+    calls.iter().filter(by_it).collect()
 }
 
 fn summary(calls: &[&Call]) -> String {
@@ -26,43 +37,6 @@ fn summary(calls: &[&Call]) -> String {
         *counts.entry(format!("{:?} {}{slash}{}", call.verb, call.plural, call.subresource)).or_default() += 1;
     }
     format!("{counts:?}")
-}
-
-#[tokio::test]
-#[ignore = "takes 21 s in a debug build on two cores; the 5 s are for a release build, not measured yet"]
-async fn a_hundred_replicas_take_seconds_and_few_calls_and_then_none() {
-    if needs_fake() {
-        return;
-    }
-    let mut cluster = Cluster::fake().await;
-    for _ in 0..13 {
-        cluster.node("h100", 8).await;
-    }
-    cluster.model(&["h100"]).await;
-    let orchestrator = cluster.orchestrator();
-    cluster.playground("chat", 0, json!({})).await;
-    cluster.serves("chat", 0).await;
-    cluster.fake_server().forget_calls();
-    let start = Instant::now();
-    cluster.change("chat", json!({"replicas": 100})).await;
-    cluster.serves("chat", 100).await;
-    let took = start.elapsed();
-    cluster.is_tidy("chat", 100).await;
-    let calls = cluster.fake_server().calls();
-    let calls = by_controller(&calls);
-    println!("100 replicas: {took:?}, {} calls: {}", calls.len(), summary(&calls));
-    let writes = calls.iter().filter(|call| call.verb.writes()).count();
-    assert!(writes <= 400, "{writes} writes for 100 replicas: {}", summary(&calls));
-    assert!(took < Duration::from_secs(5), "{took:?}");
-
-    // At rest there is no call but for the lease.
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    cluster.fake_server().forget_calls();
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    let calls = cluster.fake_server().calls();
-    assert!(by_controller(&calls).is_empty(), "at rest: {}", summary(&by_controller(&calls)));
-    orchestrator.stop().await;
-    cluster.clean().await;
 }
 
 #[tokio::test]
@@ -89,49 +63,129 @@ async fn one_replica_takes_four_writes() {
     cluster.clean().await;
 }
 
-/// The orchestrator of the test below, in a process of its own so that its memory can be told.
+/// The orchestrator of the tests below, in a process of its own so that its memory and its time can be told. As patient as
+/// it is with people.
 #[test]
-#[ignore = "run by a_large_cluster_takes_little_memory_and_no_calls_at_rest"]
+#[ignore = "a process of the tests below"]
 fn orchestrator_process() {
     let (Ok(url), Ok(namespace)) = (std::env::var("DUNLIN_TEST_FAKE_URL"), std::env::var("DUNLIN_TEST_FAKE_NAMESPACE"))
     else {
         return;
     };
+    crate::harness::log();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let client = dunlin_k8s::connect(kube::Config::new(url.parse().unwrap())).unwrap();
-        let config = crate::harness::config(&namespace, "one");
+        let config = controller::Config { patience: Patience::default(), ..crate::harness::config(&namespace, "one") };
         controller::run(client, config, Arc::new(Readiness), CancellationToken::new()).await;
     });
 }
 
-/// A process that ends with its owner.
-struct Process(Child);
+/// That process, and the socket of its API server. Both end with their owner.
+struct Process {
+    child: Child,
+    server: JoinHandle<std::io::Result<()>>,
+}
 
 impl Drop for Process {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        self.server.abort();
     }
 }
 
 impl Process {
-    /// Resident memory, MiB.
-    fn resident(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id())).unwrap();
+    async fn start(cluster: &Cluster) -> Self {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let server = tokio::spawn(cluster.fake_server().clone().serve(listener));
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "figures::orchestrator_process", "--ignored", "--nocapture"])
+            .envs([("DUNLIN_TEST_FAKE_URL", &url), ("DUNLIN_TEST_FAKE_NAMESPACE", &cluster.namespace)])
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        Self { child, server }
+    }
+
+    fn proc(&self, file: &str) -> String {
+        std::fs::read_to_string(format!("/proc/{}/{file}", self.child.id())).unwrap()
+    }
+
+    /// The most memory that was resident, MiB.
+    fn memory(&self) -> u64 {
+        let status = self.proc("status");
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
         line.trim().trim_end_matches(" kB").trim().parse::<u64>().unwrap() / 1024
     }
+
+    /// Time on the processor, seconds: user and system, in hundredths (proc_pid_stat(5)).
+    fn busy(&self) -> f64 {
+        let stat = self.proc("stat");
+        let (_, after_name) = stat.rsplit_once(')').unwrap();
+        let fields: Vec<&str> = after_name.split_whitespace().collect();
+        let ticks = |index: usize| fields[index].parse::<f64>().unwrap();
+        (ticks(11) + ticks(12)) / 100.0
+    }
+
+    /// Waits for what it does, and then for a while in which it does nothing but hold its lease.
+    async fn rests(&self, cluster: &Cluster) {
+        // The last status may be held back for a moment.
+        tokio::time::sleep(Patience::default().status * 2).await;
+        cluster.fake_server().forget_calls();
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let calls = cluster.fake_server().calls();
+        let calls = by_controller(&calls);
+        assert!(calls.is_empty(), "at rest: {}", summary(&calls));
+    }
 }
 
-/// A thousand Playgrounds, a thousand nodes and twenty thousand pods of others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "987 of 1000 have their status after 90 s in a debug build; not measured yet in a release build"]
-async fn a_large_cluster_takes_little_memory_and_no_calls_at_rest() {
+async fn many_replicas_take_seconds_and_few_calls_and_then_none() {
     if needs_fake() {
         return;
     }
     let mut cluster = Cluster::fake().await;
+    for _ in 0..13 {
+        cluster.node("h100", 8).await;
+    }
+    cluster.model(&["h100"]).await;
+    let orchestrator = Process::start(&cluster).await;
+    cluster.playground("chat", 0, json!({})).await;
+    cluster.serves("chat", 0).await;
+    cluster.fake_server().forget_calls();
+    let (start, before) = (Instant::now(), orchestrator.busy());
+    cluster.change("chat", json!({ "replicas": REPLICAS })).await;
+    while cluster.status("chat").await.ready_replicas < REPLICAS {
+        assert!(start.elapsed() < WAIT, "{:?}", cluster.status("chat").await);
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    let (took, busy) = (start.elapsed(), orchestrator.busy() - before);
+    cluster.is_tidy("chat", usize::try_from(REPLICAS).unwrap()).await;
+    let calls = cluster.fake_server().calls();
+    let calls = by_controller(&calls);
+    println!(
+        "{REPLICAS} replicas: {busy:.2} s of the controller, {took:.1?}, {} calls: {}",
+        calls.len(),
+        summary(&calls)
+    );
+    let writes = calls.iter().filter(|call| call.verb.writes()).count();
+    assert!(writes <= 4 * usize::try_from(REPLICAS).unwrap(), "{writes} writes: {}", summary(&calls));
+    assert!(busy < REPLICAS_TAKE, "{busy} s");
+    orchestrator.rests(&cluster).await;
+    drop(orchestrator);
+    cluster.clean().await;
+}
+
+/// A thousand Playgrounds, a thousand nodes and twenty thousand pods of others; fewer in a build for tests.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "some Playgrounds get their status minutes late when thousands of changes come at once; not understood yet"]
+async fn a_large_cluster_takes_little_memory_and_no_calls_at_rest() {
+    if needs_fake() {
+        return;
+    }
+    let cluster = Cluster::fake().await;
     cluster.model(&["h100"]).await;
     let fake = cluster.fake_server().clone();
     let label = format!("{}-h100", cluster.namespace);
@@ -143,43 +197,27 @@ async fn a_large_cluster_takes_little_memory_and_no_calls_at_rest() {
         json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": format!("other-{number}"), "namespace": format!("team-{}", number % 50)},
                "spec": {"nodeName": format!("big-{}", number % 1_000), "containers": [{"name": "c", "image": "i", "resources": requests}]}, "status": {"phase": "Running"}})
     };
-    fake.load("pods", (0..20_000).map(pod));
+    fake.load("pods", (0..FOREIGN).map(pod));
     let namespace = cluster.namespace.clone();
     let playground = |number: usize| {
         json!({"apiVersion": "dunlin.dev/v1alpha1", "kind": "Playground", "metadata": {"name": format!("p{number}"), "namespace": namespace},
         "spec": {"model": namespace, "replicas": 0, "runtime": {"name": namespace}, "strategy": {}}})
     };
     fake.load("playgrounds", (0..PLAYGROUNDS).map(playground));
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    let server = tokio::spawn(fake.clone().serve(listener));
     let start = Instant::now();
-    let orchestrator = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "figures::orchestrator_process", "--ignored", "--nocapture"])
-        .envs([("DUNLIN_TEST_FAKE_URL", &url), ("DUNLIN_TEST_FAKE_NAMESPACE", &cluster.namespace)])
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
-    let orchestrator = Process(orchestrator);
+    let orchestrator = Process::start(&cluster).await;
     let settled = || fake.count("playgrounds", |object| object["status"]["observedGeneration"] == 1);
-    let deadline = Instant::now() + Duration::from_secs(90);
     while settled() < PLAYGROUNDS {
-        assert!(Instant::now() < deadline, "{} of {PLAYGROUNDS} have their status", settled());
+        assert!(start.elapsed() < WAIT, "{} of {PLAYGROUNDS} have their status", settled());
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
-    let memory = orchestrator.resident();
+    let (took, busy, memory) = (start.elapsed(), orchestrator.busy(), orchestrator.memory());
     println!(
-        "{PLAYGROUNDS} playgrounds, 1,000 nodes, 20,000 pods of others: {memory} MiB at most, after {:?}",
-        start.elapsed()
+        "{PLAYGROUNDS} playgrounds, 1,000 nodes, {FOREIGN} pods of others: {memory} MiB at most, {busy:.1} s of the controller, {took:.1?}"
     );
     assert!(memory < 200, "{memory} MiB");
-    tokio::time::sleep(Duration::from_millis(500)).await;
-    fake.forget_calls();
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    let calls = fake.calls();
-    let calls: Vec<&Call> = calls.iter().filter(|call| call.client == "socket" && call.plural != "leases").collect();
-    assert!(calls.is_empty(), "at rest: {}", summary(&calls));
+    assert!(busy < PLAYGROUNDS_TAKE, "{busy} s");
+    orchestrator.rests(&cluster).await;
     drop(orchestrator);
-    server.abort();
     cluster.clean().await;
 }

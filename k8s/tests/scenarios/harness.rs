@@ -1,5 +1,8 @@
 //! A cluster to try an orchestrator in, and what can be done to it.
 
+mod sweep;
+
+use crate::rights::Guard;
 use dunlin_k8s::{
     controller::{self, Config, Metrics, Terms},
     mesh::Readiness,
@@ -12,7 +15,7 @@ use dunlin_k8s_fake::{
     simulate::{self, Lives},
 };
 use k8s_openapi::{
-    api::core::v1::{Namespace, Node, Pod, ServiceAccount},
+    api::core::v1::{ConfigMap, Namespace, Node, Pod, ServiceAccount},
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use kube::{
@@ -22,6 +25,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 use std::{
+    collections::BTreeSet,
     sync::{
         Arc,
         atomic::{AtomicU32, Ordering},
@@ -44,9 +48,11 @@ pub(crate) struct Cluster {
     pub(crate) client: Client,
     pub(crate) namespace: String,
     pub(crate) lives: Lives,
+    /// Of the server in memory.
+    pub(crate) guard: Guard,
     simulation: JoinHandle<()>,
     nodes: Vec<String>,
-    models: Vec<String>,
+    swept: bool,
 }
 
 /// An orchestrator that runs.
@@ -66,6 +72,13 @@ impl Orchestrator {
     pub(crate) async fn kill(self) {
         self.task.abort();
         let _ = self.task.await;
+    }
+}
+
+/// Shows what is logged, if somebody wants to see it.
+pub(crate) fn log() {
+    if let Ok(filter) = std::env::var("DUNLIN_TEST_LOG") {
+        let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
     }
 }
 
@@ -135,9 +148,7 @@ impl Cluster {
     }
 
     async fn real(path: &str) -> Self {
-        let kubeconfig = Kubeconfig::read_from(path).expect("a kubeconfig");
-        let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
-        let client = dunlin_k8s::connect(config).unwrap();
+        let client = client_of(path).await;
         let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
         for crd in crds() {
             let name = crd.name_any();
@@ -158,9 +169,7 @@ impl Cluster {
     }
 
     async fn start(fake: Option<Fake>, client: Client, simulator: Client, schedules: bool) -> Self {
-        if let Ok(filter) = std::env::var("DUNLIN_TEST_LOG") {
-            let _ = tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().try_init();
-        }
+        log();
         let namespace = unique();
         create(
             None,
@@ -173,8 +182,9 @@ impl Cluster {
         // Where a controller manager runs, it makes this itself.
         let _ = accounts.create(&PostParams::default(), &serde_json::from_value(account).unwrap()).await;
         let lives = Lives::default();
+        let guard = fake.as_ref().map(Guard::of).unwrap_or_default();
         let simulation = tokio::spawn(simulate::play(simulator, namespace.clone(), lives.clone(), schedules));
-        Self { fake, client, namespace, lives, simulation, nodes: Vec::new(), models: Vec::new() }
+        Self { fake, client, namespace, lives, guard, simulation, nodes: Vec::new(), swept: false }
     }
 
     pub(crate) fn fake_server(&self) -> &Fake {
@@ -236,7 +246,7 @@ impl Cluster {
     }
 
     /// Makes a Model and a BackendRuntime for it, both called like the namespace.
-    pub(crate) async fn model(&mut self, kinds: &[&str]) {
+    pub(crate) async fn model(&self, kinds: &[&str]) {
         let name = self.namespace.clone();
         let spec = json!({"servedName": format!("org/{name}"), "source": {"huggingface": {"repo": "org/model"}}, "flavors": self.flavors(kinds)});
         let model =
@@ -244,7 +254,6 @@ impl Cluster {
         create(None, model, Api::<Model>::all(self.client.clone())).await;
         let runtime = json!({"apiVersion": "dunlin.dev/v1alpha1", "kind": "BackendRuntime", "metadata": {"name": name}, "spec": {"runtime": "vllm", "version": "v1", "drainSeconds": 1}});
         create(None, runtime, Api::<BackendRuntime>::all(self.client.clone())).await;
-        self.models.push(name);
     }
 
     /// Makes a Playground of that Model.
@@ -315,7 +324,12 @@ impl Cluster {
             recorded.sort();
             there.sort();
             let ready = status.replica_states.iter().all(|state| state.phase == Phase::Ready);
-            pods.len() == replicas && recorded == there && ready
+            // What their agents read.
+            let maps = self.api::<ConfigMap>();
+            let revisions: BTreeSet<&str> = status.replica_states.iter().map(|state| state.revision.as_str()).collect();
+            let read = futures::future::join_all(revisions.iter().map(|name| maps.get_opt(name))).await;
+            let all_read = read.iter().all(|found| found.as_ref().is_ok_and(Option::is_some));
+            pods.len() == replicas && recorded == there && ready && all_read
         };
         until(&format!("{replicas} pods of {name}, all on record"), tidy).await;
     }
@@ -329,21 +343,20 @@ impl Cluster {
         .await;
     }
 
-    /// Cleans up on a real server; one in memory goes by itself.
-    pub(crate) async fn clean(self) {
+    /// Cleans up on a real server; one in memory goes by itself, after a look at what orchestrators asked of it.
+    pub(crate) async fn clean(mut self) {
+        self.guard.has_refused_nothing();
         if self.fake.is_none() {
-            let now = DeleteParams::default();
-            for node in &self.nodes {
-                let _ = Api::<Node>::all(self.client.clone()).delete(node, &now).await;
-            }
-            for model in &self.models {
-                let _ = Api::<Model>::all(self.client.clone()).delete(model, &now).await;
-                let _ = Api::<BackendRuntime>::all(self.client.clone()).delete(model, &now).await;
-            }
-            let _ = Api::<Namespace>::all(self.client.clone()).delete(&self.namespace, &now).await;
+            sweep::sweep(&self.client, &self.namespace).await;
         }
-        self.simulation.abort();
+        self.swept = true;
     }
+}
+
+async fn client_of(path: &str) -> Client {
+    let kubeconfig = Kubeconfig::read_from(path).expect("a kubeconfig");
+    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
+    dunlin_k8s::connect(config).unwrap()
 }
 
 async fn create<K>(namespace: Option<&str>, mut object: Value, api: Api<K>)

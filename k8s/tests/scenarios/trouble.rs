@@ -1,15 +1,18 @@
 //! What goes wrong in clusters.
 
-use crate::harness::{Cluster, condition, needs_fake, until};
+use crate::harness::{Cluster, condition, until};
 use dunlin_k8s::resources::{BackendRuntime, Model, Phase, Playground, PlaygroundStatus};
-use dunlin_k8s_fake::{Fate, Verb, simulate::Life};
-use k8s_openapi::api::core::v1::{Node, Pod, ResourceQuota};
+use dunlin_k8s_fake::simulate::Life;
+use k8s_openapi::api::{
+    apps::v1::ControllerRevision,
+    core::v1::{ConfigMap, Node, Pod, ResourceQuota},
+};
 use kube::{
     Api, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
-use std::{collections::BTreeSet, time::Duration};
+use std::collections::BTreeSet;
 
 fn quota(hard: &str) -> Value {
     json!({"hard": {"pods": hard}})
@@ -94,7 +97,7 @@ async fn a_pod_that_was_planted_under_the_expected_name_is_not_adopted() {
     let pod = |name: &str, owners: Value| {
         let labels = json!({"dunlin.dev/playground": "chat", "app.kubernetes.io/managed-by": "dunlin-orchestrator"});
         let metadata = json!({"name": name, "labels": labels, "ownerReferences": owners});
-        json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [{"name": "engine", "image": "evil"}]}})
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"nodeSelector": {"gpu": cluster.namespace}, "containers": [{"name": "engine", "image": "evil"}]}})
     };
     let pods = cluster.api::<Pod>();
     let mut planted = Vec::new();
@@ -120,6 +123,57 @@ async fn a_pod_that_was_planted_under_the_expected_name_is_not_adopted() {
     assert_eq!(cluster.status("chat").await.replica_states.len(), 1);
     orchestrator.stop().await;
     cluster.clean().await;
+}
+
+#[tokio::test]
+async fn a_name_that_somebody_else_has_is_told_and_taken_once_it_is_free() {
+    let mut cluster = Cluster::new().await;
+    cluster.node("h100", 4).await;
+    cluster.model(&["h100"]).await;
+    let orchestrator = cluster.orchestrator();
+    names_that_are_taken(&cluster).await;
+    orchestrator.stop().await;
+    cluster.clean().await;
+}
+
+/// A Playground `chat` with one replica, which comes upon objects of others under the names of its own. They go one by one,
+/// but for the pod: a replica takes another name.
+pub(crate) async fn names_that_are_taken(cluster: &Cluster) {
+    cluster.playground("chat", 1, json!({})).await;
+    let revision = cluster.serves("chat", 1).await.revision;
+    cluster.delete("chat").await;
+    until("its pods have gone", async || cluster.pods("chat").await.is_empty()).await;
+    // Where nobody collects what has no owner any more, the test does.
+    let (revisions, maps) = (cluster.api::<ControllerRevision>(), cluster.api::<ConfigMap>());
+    let now = DeleteParams::background();
+    let _ = revisions.delete(&revision, &now).await;
+    let _ = maps.delete(&revision, &now).await;
+    let named = |kind: &str, version: &str| json!({"apiVersion": version, "kind": kind, "metadata": {"name": revision}, "revision": 1});
+    revisions
+        .create(&PostParams::default(), &serde_json::from_value(named("ControllerRevision", "apps/v1")).unwrap())
+        .await
+        .unwrap();
+    maps.create(&PostParams::default(), &serde_json::from_value(named("ConfigMap", "v1")).unwrap()).await.unwrap();
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "chat-0-1"}, "spec": {"nodeSelector": {"gpu": cluster.namespace}, "containers": [{"name": "c", "image": "theirs"}]}});
+    cluster.api::<Pod>().create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
+
+    cluster.playground("chat", 1, json!({})).await;
+    for kind in ["ControllerRevision", "ConfigMap"] {
+        let told = |status: &PlaygroundStatus| {
+            let (going, reason, message) = condition(status, "Progressing");
+            (going.as_str(), reason.as_str()) == ("False", "NameTaken")
+                && message.contains(&format!("a {kind} \"{revision}\""))
+        };
+        cluster.settles("chat", &format!("that the name of the {kind} is taken"), told).await;
+        if kind == "ConfigMap" {
+            maps.delete(&revision, &DeleteParams::default()).await.unwrap();
+        } else {
+            revisions.delete(&revision, &DeleteParams::default()).await.unwrap();
+        }
+    }
+    let status = cluster.serves("chat", 1).await;
+    assert_ne!(status.replica_states[0].name, "chat-0-1");
+    assert_eq!(condition(&status, "Progressing").1, "Complete");
 }
 
 #[tokio::test]
@@ -212,145 +266,6 @@ async fn bad_objects_are_told_and_the_good_ones_go_on() {
         .unwrap();
     cluster.change("good", json!({"replicas": 2})).await;
     cluster.serves("good", 2).await;
-    orchestrator.stop().await;
-    cluster.clean().await;
-}
-
-#[tokio::test]
-async fn an_object_that_can_not_be_read_hides_no_other() {
-    if needs_fake() {
-        return;
-    }
-    let mut cluster = Cluster::fake().await;
-    cluster.node("h100", 4).await;
-    cluster.model(&["h100"]).await;
-    // As a definition of another version may have let it in.
-    let odd = json!({"apiVersion": "dunlin.dev/v1alpha1", "kind": "Playground", "metadata": {"name": "odd", "namespace": cluster.namespace}, "spec": {"model": "m", "replicas": "many"}});
-    let model = json!({"apiVersion": "dunlin.dev/v1alpha1", "kind": "Model", "metadata": {"name": "odd"}, "spec": {"flavors": 1}});
-    cluster.fake_server().load("playgrounds", [odd]);
-    cluster.fake_server().load("models", [model]);
-    let orchestrator = cluster.orchestrator();
-    cluster.playground("chat", 1, json!({})).await;
-    cluster.serves("chat", 1).await;
-    cluster.playground("of-odd", 1, json!({"model": "odd"})).await;
-    cluster.settles("of-odd", "the reason", |status| condition(status, "Progressing").1 == "BadModel").await;
-    orchestrator.stop().await;
-    cluster.clean().await;
-}
-
-#[tokio::test]
-async fn a_server_that_is_away_for_a_while_is_waited_for() {
-    if needs_fake() {
-        return;
-    }
-    let mut cluster = Cluster::fake().await;
-    cluster.node("h100", 8).await;
-    cluster.model(&["h100"]).await;
-    let orchestrator = cluster.orchestrator();
-    cluster.playground("chat", 1, json!({})).await;
-    let before = cluster.serves("chat", 1).await;
-    let fake = cluster.fake_server().clone();
-    fake.set_down(true);
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    fake.set_down(false);
-    cluster.change("chat", json!({"replicas": 3})).await;
-    let after = cluster.serves("chat", 3).await;
-    assert!(
-        after.replica_states.iter().any(|state| state.pod_uid == before.replica_states[0].pod_uid),
-        "who served was left alone"
-    );
-    cluster.is_tidy("chat", 3).await;
-    orchestrator.stop().await;
-    cluster.clean().await;
-}
-
-#[tokio::test]
-async fn answers_that_are_lost_create_nothing_twice() {
-    if needs_fake() {
-        return;
-    }
-    let mut cluster = Cluster::fake().await;
-    cluster.node("h100", 8).await;
-    cluster.model(&["h100"]).await;
-    let mut number = 0;
-    cluster.fake_server().on_call(move |call| {
-        if call.client != "orchestrator" || call.plural == "leases" || !call.verb.writes() {
-            return Fate::Works;
-        }
-        number += 1;
-        match number % 3 {
-            0 => Fate::AnswerLost,
-            1 => Fate::Works,
-            _ => Fate::Refused(500, "InternalError", "etcdserver: request timed out".to_owned()),
-        }
-    });
-    let orchestrator = cluster.orchestrator();
-    cluster.playground("chat", 3, json!({})).await;
-    cluster.serves("chat", 3).await;
-    cluster.fake_server().all_well();
-    cluster.is_tidy("chat", 3).await;
-    orchestrator.stop().await;
-    cluster.clean().await;
-}
-
-#[tokio::test]
-async fn somebody_who_writes_at_the_same_time_is_not_overwritten() {
-    if needs_fake() {
-        return;
-    }
-    let mut cluster = Cluster::fake().await;
-    cluster.node("h100", 8).await;
-    cluster.model(&["h100"]).await;
-    let orchestrator = cluster.orchestrator();
-    cluster.playground("chat", 1, json!({})).await;
-    // An annotation with every breath, as some tools do.
-    for number in 0..60 {
-        let patch =
-            json!({"metadata": {"annotations": {"noise": number.to_string()}}, "spec": {"replicas": 1 + number % 3}});
-        cluster.api::<Playground>().patch("chat", &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
-        tokio::time::sleep(Duration::from_millis(3)).await;
-    }
-    cluster.serves("chat", 3).await;
-    cluster.is_tidy("chat", 3).await;
-    let playground = cluster.api::<Playground>().get("chat").await.unwrap();
-    assert_eq!(playground.annotations()["noise"], "59");
-    orchestrator.stop().await;
-    cluster.clean().await;
-}
-
-#[tokio::test]
-async fn a_watch_that_has_expired_starts_anew_and_misses_nothing() {
-    if needs_fake() {
-        return;
-    }
-    let mut cluster = Cluster::fake().await;
-    cluster.node("h100", 8).await;
-    cluster.model(&["h100"]).await;
-    let orchestrator = cluster.orchestrator();
-    cluster.playground("chat", 2, json!({})).await;
-    let before = cluster.serves("chat", 2).await;
-    let fake = cluster.fake_server().clone();
-    fake.set_down(true);
-    fake.expire_watches();
-    fake.set_down(false);
-    // While nobody watches: one goes, one is added, one is planted.
-    fake.on_call(|call| {
-        if call.client == "orchestrator" && call.verb == Verb::Watch {
-            Fate::Refused(503, "ServiceUnavailable", "no watches now".to_owned())
-        } else {
-            Fate::Works
-        }
-    });
-    let gone = &before.replica_states[0].name;
-    cluster.api::<Pod>().delete(gone, &DeleteParams::default().grace_period(0)).await.unwrap();
-    cluster.change("chat", json!({"replicas": 3})).await;
-    fake.expire_watches();
-    fake.all_well();
-    cluster.serves("chat", 3).await;
-    cluster.is_tidy("chat", 3).await;
-    fake.expire_watches();
-    cluster.change("chat", json!({"replicas": 1})).await;
-    cluster.serves("chat", 1).await;
     orchestrator.stop().await;
     cluster.clean().await;
 }
