@@ -1,22 +1,18 @@
-//! How long placement takes: many replicas at once on an empty cluster, and one more on a full one.
+//! How long placement takes: many replicas at once on an empty cluster, and one more on a full one. What is promised, and what
+//! was measured, stands in `docs/kubernetes.md`.
 //!
 //! `cargo bench -p dunlin-k8s --bench placement`
-#![allow(missing_docs, clippy::print_stdout)]
+#![allow(missing_docs)]
 
+use criterion::{Criterion, criterion_group, criterion_main};
 use dunlin_k8s::plan::{Amounts, Demand, FlavorNeed, Labels, NodeView, Place, Previous, ReplicaKey, Vocabulary, plan};
-use std::{
-    collections::BTreeMap,
-    hint::black_box,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, hint::black_box, sync::Arc};
 
 const NODES: usize = 1_000;
 const REPLICAS: usize = 1_000;
 /// Different Playgrounds, each with flavors of its own.
 const GROUPS: usize = 100;
 const KINDS: [&str; 8] = ["b200", "h200", "h100", "a100", "l40s", "l4", "a10", "t4"];
-const ROUNDS: usize = 50;
 
 fn amounts(gpus: i64, cpus: i64) -> Amounts {
     let mut amounts = Amounts::default();
@@ -58,45 +54,36 @@ fn demand(replicas: usize) -> Vec<Demand> {
     let one = |number: usize| Demand {
         key: format!("ns/p{}-{}", number % GROUPS, number / GROUPS).into(),
         group: format!("ns/p{}", number % GROUPS).into(),
+        beside: Arc::from([]),
         flavors: groups[number % GROUPS].clone(),
         wait_for: 0,
     };
     (0..replicas).map(one).collect()
 }
 
-fn median(mut run: impl FnMut()) -> Duration {
-    let mut times: Vec<Duration> = (0..ROUNDS)
-        .map(|_| {
-            let start = Instant::now();
-            run();
-            start.elapsed()
-        })
-        .collect();
-    times.sort();
-    times[ROUNDS / 2]
-}
-
-fn main() {
+fn placement(criterion: &mut Criterion) {
     let (nodes, vocabulary) = (nodes(), Vocabulary::default());
-    let all = demand(REPLICAS);
-    let none = BTreeMap::new();
-    let many = median(|| drop(black_box(plan(black_box(&all), &nodes, &none, &vocabulary))));
-    println!("{REPLICAS} replicas of {GROUPS} playgrounds with 8 flavors each on {NODES} nodes: {many:?}");
-
+    let (all, none) = (demand(REPLICAS), BTreeMap::new());
     let one = &all[..1];
-    let single = median(|| drop(black_box(plan(black_box(one), &nodes, &none, &vocabulary))));
-    println!("1 replica on {NODES} nodes: {single:?}");
-
     let placed = plan(&all, &nodes, &none, &vocabulary);
     let on_node = |(key, place): (&ReplicaKey, &Place)| match place {
         Place::OnNode { flavor, node } => Some((key.clone(), Previous { flavor: flavor.clone(), node: node.clone() })),
         Place::Provision { .. } => None,
     };
     let before: BTreeMap<ReplicaKey, Previous> = placed.places.iter().filter_map(on_node).collect();
-    let again = median(|| drop(black_box(plan(black_box(&all), &nodes, &before, &vocabulary))));
-    println!("the same {REPLICAS} again, {} of them placed already: {again:?}", before.len());
-
+    assert_eq!(before.len(), REPLICAS, "there is room for all");
     let full: Vec<NodeView> = nodes.iter().map(|node| NodeView { free: amounts(0, 0), ..node.clone() }).collect();
-    let refused = median(|| drop(black_box(plan(black_box(one), &full, &none, &vocabulary))));
-    println!("1 replica where there is no room, with every reason: {refused:?}");
+
+    let mut group = criterion.benchmark_group("placement");
+    let mut bench = |name: &str, demand: &[Demand], nodes: &[NodeView], previous: &BTreeMap<ReplicaKey, Previous>| {
+        group.bench_function(name, |bencher| bencher.iter(|| plan(black_box(demand), nodes, previous, &vocabulary)));
+    };
+    bench("1,000 replicas on 1,000 nodes", &all, &nodes, &none);
+    bench("1 replica on 1,000 nodes", one, &nodes, &none);
+    bench("1,000 replicas that have their places", &all, &nodes, &before);
+    bench("1 replica where there is no room", one, &full, &none);
+    group.finish();
 }
+
+criterion_group!(benches, placement);
+criterion_main!(benches);
