@@ -143,6 +143,39 @@ fn both_sides_of_a_cut_go_on_and_are_one_mesh_again_within_seconds() {
     assert_eq!(scene.processes(), before, "something was started again");
 }
 
+/// What `docs/keys.md` says of limits: each side keeps its share and no more, and what both used counts once they are one.
+#[test]
+fn each_side_of_a_cut_keeps_its_share_of_a_limit() {
+    let sandbox = Sandbox::new();
+    let Some(scene) = Scene::new(&sandbox) else { return };
+    let key = scene.proxies[0].home.ask(&["keys", "create", "--requests-per-minute", "60"]);
+    let endpoints = scene.endpoints.each_ref().map(|of| Endpoint { address: of.address, key: Some(key.clone()) });
+    let at = |n: usize| (&scene.sides()[n][0].namespace, &endpoints[n]);
+    for (namespace, endpoint) in [at(0), at(1)] {
+        let opens = || within(namespace, || endpoint.get("/v1/models").unwrap().status == 200);
+        wait_for("the key", PATIENCE, || opens().then_some(()));
+    }
+    let passed = |n: usize| {
+        let (namespace, endpoint) = at(n);
+        let asked = (0..40).map(|_| within(namespace, || endpoint.chat("demo", "hello", 1).unwrap().status));
+        asked.filter(|status| *status == 200).count()
+    };
+    scene.cut();
+    wait_for("each side to know its own only", PATIENCE, || (scene.replicas() == [1, 1]).then_some(()));
+    // Until each has given up to agree with the other on who is there.
+    std::thread::sleep(Duration::from_secs(3));
+    let begun = Instant::now();
+    let apart = [passed(0), passed(1)];
+    assert!(apart.iter().all(|passed| (27..=30).contains(passed)), "{apart:?} of 60 passed on the two sides");
+
+    scene.lab.join();
+    wait_for("each side to know both", PATIENCE, || (scene.replicas() == [2, 2]).then_some(()));
+    std::thread::sleep(Duration::from_secs(2));
+    let together = passed(0) + passed(1);
+    assert!(begun.elapsed() < Duration::from_secs(60), "the scene took too long to say anything");
+    assert!(apart[0] + apart[1] + together <= 60, "{apart:?} on two sides, {together} more in the same minute");
+}
+
 /// C22: a cut shorter than three heartbeats is not noticed. Who is silent for some seconds is asked nothing new; it is not
 /// given up, and nothing is started again.
 #[test]

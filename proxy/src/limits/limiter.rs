@@ -9,7 +9,7 @@ use super::{
 };
 use dunlin_protocol::{
     id::PeerId,
-    lease::{Held, KINDS, KeyGranted, KeyHeld, LeaseReply, LeaseReport},
+    lease::{Granted, Held, KINDS, KeyGranted, KeyHeld, LeaseReply, LeaseReport},
     limits,
 };
 use std::{
@@ -72,6 +72,9 @@ pub(crate) struct Limiter {
     attached: BTreeSet<PeerId>,
     /// Owners that have agreed on who is there, and when last.
     agreed: BTreeMap<PeerId, Instant>,
+    /// Owners that seem to grant nothing because they don't know all that is held here: they are told all before they are
+    /// asked for more.
+    unsure: BTreeSet<PeerId>,
     slots: foldhash::HashMap<Box<str>, Slot>,
     accounts: foldhash::HashMap<Box<str>, Account>,
 }
@@ -89,6 +92,7 @@ impl Limiter {
             heard: HashMap::new(),
             attached: BTreeSet::new(),
             agreed: BTreeMap::new(),
+            unsure: BTreeSet::new(),
             slots: foldhash::HashMap::default(),
             accounts: foldhash::HashMap::default(),
         }
@@ -102,6 +106,7 @@ impl Limiter {
             // What was asked before is void: others may own what was asked for.
             self.attached.clear();
             self.agreed.clear();
+            self.unsure.clear();
             self.slots.values_mut().for_each(|slot| (slot.busy, slot.dry) = (false, None));
             let view = &self.view;
             self.heard.retain(|peer, _| view.contains(peer) || view.ghosts().contains_key(peer));
@@ -224,6 +229,9 @@ impl Limiter {
     /// ask.
     pub(crate) fn borrow(&mut self, key: &str, waiting: &Cost, now: Instant) -> Option<Outgoing> {
         let to = self.view.owner(key);
+        if self.unsure.contains(&to) {
+            return None;
+        }
         let slot = self.slots.get_mut(key).filter(|slot| !slot.busy && to != self.me)?;
         slot.busy = true;
         let keys = vec![KeyHeld { key: key.to_owned(), of: slot.report(waiting, true, now) }];
@@ -238,7 +246,8 @@ impl Limiter {
 
     /// Whether it is time for [`Self::reports`]: now and then, and more often while limits are used up.
     pub(crate) fn is_due(&mut self, now: Instant) -> bool {
-        let due = now >= self.next || self.slots.values().any(|slot| slot.is_pressed(now));
+        let urgent = !self.unsure.is_empty() || self.slots.values().any(|slot| slot.is_pressed(now));
+        let due = now >= self.next || urgent;
         if due {
             self.next = now + SELDOM;
         }
@@ -280,6 +289,9 @@ impl Limiter {
             for part in 1..=parts {
                 let these = keys.by_ref().take(limits::LEASES).collect();
                 let whole = part == parts && !partly.contains(&to);
+                if whole {
+                    self.unsure.remove(&to);
+                }
                 all.push(self.outgoing(to, these, whole));
             }
         }
@@ -335,6 +347,9 @@ impl Limiter {
             let asked = asked.get(granted.key.as_str());
             if let (Some(slot), Some(asked)) = (self.slots.get_mut(granted.key.as_str()), asked) {
                 slot.granted(&granted.of, asked, now);
+                if !sent.report.whole && granted.of.iter().zip(asked.iter()).any(is_withheld) {
+                    self.unsure.insert(sent.to);
+                }
             }
         }
     }
@@ -353,6 +368,12 @@ impl Limiter {
             }
         }
     }
+}
+
+/// Whether an owner has some left, gives none of it, and needs none of it for others: it saw others than these for a moment,
+/// and waits to be told all again. With many keys some question is always under way, and no report would be whole.
+fn is_withheld((of, asked): (&Granted, &Held)) -> bool {
+    asked.want > 0 && of.granted == 0 && of.left > 0 && of.target == i64::MAX
 }
 
 #[cfg(test)]

@@ -80,6 +80,24 @@ fn a_burst_passes_wherever_it_comes() {
     }
 }
 
+/// Where no answer comes in the time that a request waits, the first ones of a burst are refused, and the next are not.
+#[test]
+fn a_burst_far_from_the_owner_passes_but_for_its_first_moment() {
+    const FAR_OFF: Range<Duration> = Duration::from_millis(260)..Duration::from_millis(450);
+    for seed in 0..20 {
+        let mut lab = Lab::new(3, 60, seed, FAR_OFF, 0.0);
+        let to = seed as usize % 3;
+        for n in 0..120 {
+            lab.after(seconds(10) + Duration::from_millis(20 * n), Event::Request(to));
+        }
+        // Until all that was on its way has come.
+        lab.after(seconds(20), Event::Request((to + 1) % 3));
+        lab.run();
+        let passed = lab.passed.iter().filter(|(at, _)| *at < seconds(15)).count();
+        assert!((54..=60).contains(&passed), "seed {seed}: {passed}");
+    }
+}
+
 #[test]
 fn each_side_of_a_cut_keeps_its_share_and_the_larger_one_takes_it_back_in_time() {
     for seed in 0..2 {

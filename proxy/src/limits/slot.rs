@@ -159,7 +159,8 @@ impl Slot {
                 0 => lease.missed.min(lease.lately.max(at_hand) * 2),
                 // What ended a moment ago is not taken again at once: the few that are left are somebody else's next.
                 _ if kind == CONCURRENT => lease.lately.min(cap / AT_HAND),
-                _ => lease.lately.max(at_hand),
+                // What was asked for in vain too: else a burst far from the owner would grow only by what has passed.
+                _ => lease.lately.max(lease.missed).max(at_hand),
             };
             let needed = (used + kept.max(waiting)).min(cap).max(used);
             lease.held = lease.held.min(needed.min(lease.target.unwrap_or(i64::MAX)).max(used));

@@ -60,6 +60,65 @@ fn running_requests_of(key: &str) {
     assert!(!ask(&mut all, 0, later + seconds(1)), "{key}");
 }
 
+/// The owner of an account loses somebody for a moment, which the others don't see, and then waits to be told all: which
+/// must come about although some question is always under way.
+#[test]
+fn an_owner_that_was_unsure_for_a_moment_is_told_all_again() {
+    let start = Instant::now();
+    let peers: Vec<PeerId> = (0..2).map(|n| PeerId::from_bytes(&[0, 4, 8, 1, 18, n]).unwrap()).collect();
+    let caps: Caps = [Some(60), None, None];
+    let mut owner = Limiter::new(peers[0], 1, [], start);
+    let mut asker = Limiter::new(peers[1], 1, [], start);
+    owner.connected(&BTreeSet::from([peers[1]]), start);
+    asker.connected(&BTreeSet::from([peers[0]]), start);
+    let keys: Vec<String> =
+        (0..100).map(|n| format!("key{n}")).filter(|key| asker.view.owner(key) == peers[0]).collect();
+    let exchange = |owner: &mut Limiter, asker: &mut Limiter, sent: &Outgoing, now| {
+        let reply = owner.report(peers[1], &sent.report, |_| Some(caps), now);
+        asker.answered(sent, &reply, now);
+    };
+    for sent in asker.reports(start) {
+        exchange(&mut owner, &mut asker, &sent, start);
+    }
+    let ask = |owner: &mut Limiter, asker: &mut Limiter, key: &str, now| {
+        match asker.take(key, &caps, &[1, 0, 1], false, now) {
+            Taken::Yes => return true,
+            Taken::No(_) => return false,
+            Taken::Ask => {}
+        }
+        if let Some(sent) = asker.borrow(key, &[1, 0, 1], now) {
+            exchange(owner, asker, &sent, now);
+        }
+        asker.take_now(key, &[1, 0, 1], now) == Taken::Yes
+    };
+    let mut now = start + seconds(1);
+    assert!(ask(&mut owner, &mut asker, &keys[0], now));
+    owner.connected(&BTreeSet::new(), now);
+    owner.connected(&BTreeSet::from([peers[1]]), now);
+    let mut passed = Vec::new();
+    for round in 0..10 {
+        now += Duration::from_millis(100);
+        let [busy, other] = [&keys[1 + round * 2], &keys[2 + round * 2]];
+        // One question is under way whenever reports are made.
+        let under_way = match asker.take(busy, &caps, &[1, 0, 1], false, now) {
+            Taken::Ask => asker.borrow(busy, &[1, 0, 1], now),
+            _ => None,
+        };
+        passed.push(ask(&mut owner, &mut asker, other, now));
+        if asker.is_due(now) {
+            for sent in asker.reports(now) {
+                let reply = owner.report(peers[1], &sent.report, |_| Some(caps), now);
+                asker.answered(&sent, &reply, now);
+            }
+        }
+        if let Some(sent) = under_way {
+            let reply = owner.report(peers[1], &sent.report, |_| Some(caps), now);
+            asker.answered(&sent, &reply, now);
+        }
+    }
+    assert!(passed[4..].iter().all(|passed| *passed), "{passed:?}");
+}
+
 /// Tokens are reserved by an estimate, and what was used in truth counts once it is known.
 #[test]
 fn tokens_are_settled() {

@@ -156,9 +156,8 @@ impl Lab {
         let to = self.number(&sent.to);
         let delay = self.rng.random_range(self.delay.clone());
         let lost = self.rng.random_bool(self.loss) || !self.reach(from, to);
-        let timeout = if sent.report.whole { seconds(1) } else { BORROW };
         if lost {
-            self.at(self.now + timeout, Event::Lost { at: from, sent });
+            self.at(self.now + limits::REPORT, Event::Lost { at: from, sent });
         } else {
             self.at(self.now + delay, Event::Report { from, to, sent });
         }
@@ -223,7 +222,7 @@ impl Lab {
                 let reply = self.proxies[to].limiter.report(self.peers[from], &sent.report, |_| Some(caps), now);
                 let delay = self.rng.random_range(self.delay.clone());
                 if self.rng.random_bool(self.loss) || !self.reach(from, to) {
-                    self.at(now + seconds(1), Event::Lost { at: from, sent });
+                    self.at(now + limits::REPORT, Event::Lost { at: from, sent });
                 } else {
                     self.at(now + delay, Event::Reply { to: from, sent, reply });
                 }
