@@ -1,10 +1,11 @@
 //! A replica's answer on its way to the client.
 
-use super::{
-    Broken,
-    held::{Waited, Waiting},
-    rhythm::Rhythm,
-};
+mod elsewhere;
+mod watched;
+
+pub(crate) use watched::Watched;
+
+use super::{Broken, held::Waited};
 use crate::{
     continuation::Refusal,
     dispatch::{
@@ -12,10 +13,7 @@ use crate::{
         resume::{Keep, Resumed},
     },
     errors,
-    http::{
-        endpoint::Dialect,
-        sse::{self, Stage, Watch},
-    },
+    http::{endpoint::Dialect, sse::Stage},
     metrics::Metrics,
     pool::Lease,
     tally::Tally,
@@ -23,66 +21,19 @@ use crate::{
 use bytes::Bytes;
 use dunlin_node::{
     Handle,
-    hop::{Reservation, ResponseBody, Silence},
+    hop::{Reservation, ResponseBody},
 };
-use dunlin_protocol::{
-    hop,
-    id::{ModelId, ReplicaId},
-    load::LoadReport,
-    runtime::Deadlines,
-};
-use futures::{FutureExt, TryFutureExt, future::BoxFuture};
+use dunlin_protocol::{hop, id::ReplicaId, load::LoadReport};
+use elsewhere::Elsewhere;
 use http_body::{Body, Frame, SizeHint};
 use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
 };
-use tokio::time::Instant;
-
-/// Another replica being asked for the rest of a stream.
-type Asking = BoxFuture<'static, Result<Resumed, Refusal>>;
 
 /// How OpenAI's streams end.
 const DONE: &[u8] = b"data: [DONE]\n\n";
-
-/// An event stream as it is watched.
-pub(crate) struct Watched {
-    watch: Watch,
-    dialect: Dialect,
-    /// The model that is asked, under its own name.
-    model: ModelId,
-    silence: Silence,
-    rhythm: Rhythm,
-}
-
-impl Watched {
-    /// A stream that begins, lost when it says nothing, or nothing but comments, for too long.
-    pub(crate) fn new(dialect: Dialect, model: ModelId, deadlines: Deadlines) -> Self {
-        let silence = Silence::new(deadlines.inter_token, deadlines.whole);
-        Self { watch: Watch::default(), dialect, model, silence, rhythm: Rhythm::new(deadlines.inter_token) }
-    }
-
-    /// What goes out of what came in: see [`Watch::push`].
-    fn push(&mut self, piece: Bytes) -> Bytes {
-        let out = self.watch.push(piece);
-        self.cleaned(out)
-    }
-
-    /// Once the engine has said that it failed: without the paths of its host.
-    fn cleaned(&self, events: Bytes) -> Bytes {
-        match self.watch.stage() {
-            Stage::Failed => errors::events::cleaned(events, self.model.as_str()),
-            _ => events,
-        }
-    }
-
-    /// What was held back when the stream ended by itself, as a whole event.
-    fn rest(&mut self) -> Vec<u8> {
-        let rest = self.watch.rest().map(|event| self.cleaned(event));
-        rest.map(|event| [event.as_ref(), b"\n\n"].concat()).unwrap_or_default()
-    }
-}
 
 /// What comes of the end of a replica's stream.
 enum Next {
@@ -104,12 +55,7 @@ pub(crate) struct Relay {
     rest: Option<ResponseBody>,
     /// Set for event streams.
     watch: Option<Watched>,
-    /// What is kept of a stream that may go on elsewhere, or why it may not.
-    keep: Option<Result<Box<Keep>, Refusal>>,
-    /// Another replica is being asked.
-    resuming: Option<Waiting<Result<Resumed, Refusal>>>,
-    /// The same while this one is late, and may still be the first.
-    beside: Option<Asking>,
+    elsewhere: Elsewhere,
     lease: Option<Lease>,
     /// The answer is an error of the engine: that it came whole is no success.
     failing: bool,
@@ -134,23 +80,10 @@ impl Relay {
     ) -> Self {
         let First { piece: first, memory, whole, trailers } = first;
         let all_there = whole || rest.is_end_stream();
-        let (keep, resuming, beside, last_load) = (None, None, None, None);
+        let (elsewhere, last_load) = (Elsewhere::default(), None);
         let (rest, lease) = (Some(rest), Some(lease));
-        let mut relay = Self {
-            first,
-            memory,
-            rest,
-            watch,
-            keep,
-            resuming,
-            beside,
-            lease,
-            failing,
-            tally,
-            last_load,
-            handle,
-            metrics,
-        };
+        let mut relay =
+            Self { first, memory, rest, watch, elsewhere, lease, failing, tally, last_load, handle, metrics };
         relay.take(&trailers);
         if all_there {
             relay.rest = None;
@@ -175,34 +108,22 @@ impl Relay {
     /// Lets an event stream go on elsewhere with what `keep` makes for its replica.
     pub(crate) fn kept_by(mut self, keep: impl FnOnce(ReplicaId) -> Option<Result<Box<Keep>, Refusal>>) -> Self {
         if self.watch.is_some() {
-            self.keep = self.replica().and_then(keep);
+            self.elsewhere = Elsewhere::new(self.replica().and_then(keep));
         }
         self
     }
 
     /// What goes out of what came in.
     fn pass(&mut self, piece: Bytes) -> Option<Frame<Bytes>> {
-        let mut out = match &mut self.watch {
+        let out = match &mut self.watch {
             Some(watched) => {
-                watched.rhythm.heard();
-                self.beside = None;
-                if sse::is_comment(&piece) {
-                    watched.silence.murmured();
-                } else {
-                    watched.silence.broken();
-                }
-                watched.push(piece)
+                self.elsewhere.heard();
+                let out = self.elsewhere.pass(watched.push(piece));
+                self.tally.saw(&out);
+                out
             }
             None => piece,
         };
-        if let Some(Ok(keep)) = &mut self.keep
-            && !out.is_empty()
-        {
-            out = keep.pass(out);
-        }
-        if self.watch.is_some() {
-            self.tally.saw(&out);
-        }
         (!out.is_empty()).then(|| Frame::data(out))
     }
 
@@ -231,28 +152,21 @@ impl Relay {
             return Next::Over;
         };
         let rest = watched.rest();
-        let closing = match (watched.watch.stage(), watched.dialect) {
-            (Stage::Complete | Stage::Failed, _) => self.joined(rest),
+        let closing = match (watched.stage(), watched.dialect()) {
+            (Stage::Complete | Stage::Failed, _) => self.elsewhere.pass(rest.into()),
             // Some engines leave it out; the answer is whole, and clients wait for it.
-            (Stage::Finished, Dialect::OpenAi) => [self.joined(rest).as_ref(), DONE].concat().into(),
+            (Stage::Finished, Dialect::OpenAi) => [self.elsewhere.pass(rest.into()).as_ref(), DONE].concat().into(),
             // Not every engine's speech ends with an event. The hop has ended it, and did not break it off.
-            (Stage::Open | Stage::Finished, Dialect::Media) => self.joined(rest),
+            (Stage::Open | Stage::Finished, Dialect::Media) => self.elsewhere.pass(rest.into()),
             _ => return self.broke_off(watched),
         };
-        self.end_of_stream(watched.watch.stage());
+        self.end_of_stream(watched.stage());
         if closing.is_empty() { Next::Over } else { Next::Last(Frame::data(closing)) }
-    }
-
-    fn joined(&mut self, events: Vec<u8>) -> Bytes {
-        match &mut self.keep {
-            Some(Ok(keep)) if !events.is_empty() => keep.pass(events.into()),
-            _ => events.into(),
-        }
     }
 
     /// The connection broke, or fell silent, under an event stream.
     fn cut(&mut self, watched: Watched) -> Next {
-        match (watched.watch.stage(), watched.dialect) {
+        match (watched.stage(), watched.dialect()) {
             // Its terminal event has gone out: the answer is whole, whatever became of the connection.
             (stage @ (Stage::Complete | Stage::Failed), _) => {
                 self.end_of_stream(stage);
@@ -291,66 +205,35 @@ impl Relay {
     fn broke_off(&mut self, watched: Watched) -> Next {
         let lost = self.replica();
         self.fail();
-        let refusal = match (self.keep.take(), lost) {
-            (Some(Ok(keep)), Some(lost)) => {
-                let silence = keep.silence;
-                let asked = self.beside.take();
-                match keep.resume(lost) {
-                    Ok(resumed) => {
-                        let resumed = match asked {
-                            // It has a head start, and may find nobody free.
-                            Some(asked) => asked.or_else(|_| resumed).boxed(),
-                            None => resumed,
-                        };
-                        self.resuming = Some(Waiting::new(resumed, Instant::now() + silence, silence));
-                        self.watch = Some(watched);
-                        return Next::GoesOn;
-                    }
-                    Err(refusal) => Some(refusal),
-                }
+        match self.elsewhere.resume(lost) {
+            Ok(()) => {
+                self.watch = Some(watched);
+                Next::GoesOn
             }
-            (Some(Err(refusal)), _) => Some(refusal),
-            _ => None,
-        };
-        Next::Last(self.given_up(Some(&watched), refusal.as_ref()))
+            Err(refusal) => Next::Last(self.given_up(Some(&watched), refusal.as_ref())),
+        }
     }
 
     fn given_up(&mut self, watched: Option<&Watched>, refusal: Option<&Refusal>) -> Frame<Bytes> {
         self.metrics.broken.inc();
         self.metrics.lost_stream(refusal.map_or("endpoint", Refusal::label));
-        let event = errors::broken_event(watched.map_or(Dialect::OpenAi, |watched| watched.dialect), refusal);
+        let event = errors::broken_event(watched.map_or(Dialect::OpenAi, Watched::dialect), refusal);
         // Behind half a line it would be part of that.
-        let mid_line = watched.is_some_and(|watched| watched.watch.is_mid_line());
+        let mid_line = watched.is_some_and(Watched::is_mid_line);
         Frame::data(if mid_line { [b"\n\n", event.as_ref()].concat().into() } else { event })
     }
 
     /// Nothing has come: asks another replica for the rest once that is unusual, and takes it from there if it comes first.
     fn poll_beside(&mut self, cx: &mut Context<'_>) -> Poll<Frame<Bytes>> {
-        loop {
-            if self.beside.is_none() {
-                let (Some(watched), Some(lease)) = (&mut self.watch, &self.lease) else { return Poll::Pending };
-                let (Some(Ok(keep)), Stage::Open) = (&self.keep, watched.watch.stage()) else { return Poll::Pending };
-                ready!(watched.rhythm.poll_late(cx));
-                // Later again, whatever comes of this.
-                watched.rhythm.wait_again();
-                self.beside = keep.beside(lease.replica()).ok();
-            }
-            let Some(beside) = &mut self.beside else { continue };
-            let answer = ready!(beside.as_mut().poll(cx));
-            self.beside = None;
-            if let Ok(resumed) = answer {
-                self.metrics.retried("late");
-                if let Some(lease) = &mut self.lease {
-                    lease.failed();
-                }
-                return Poll::Ready(self.resumed(Ok(resumed)));
-            }
-        }
+        let (Some(watched), Some(lease)) = (&mut self.watch, &mut self.lease) else { return Poll::Pending };
+        let resumed = ready!(self.elsewhere.poll_beside(watched, lease.replica(), cx));
+        self.metrics.retried("late");
+        lease.failed();
+        Poll::Ready(self.resumed(Ok(resumed)))
     }
 
     /// Another replica was asked.
     fn resumed(&mut self, resumed: Result<Resumed, Refusal>) -> Frame<Bytes> {
-        self.resuming = None;
         let watched = self.watch.take();
         match resumed {
             Ok(Resumed { keep, relay, how, comment }) => {
@@ -359,7 +242,7 @@ impl Relay {
                 (self.first, self.rest, self.watch, self.lease) = (first, rest, watch, lease);
                 std::mem::swap(&mut self.tally, &mut tally);
                 tally.goes_on_in(&mut self.tally);
-                self.keep = Some(Ok(keep));
+                self.elsewhere = Elsewhere::new(Some(Ok(keep)));
                 Frame::data(comment)
             }
             Err(refusal) => self.given_up(watched.as_ref(), Some(&refusal)),
@@ -385,7 +268,7 @@ impl Relay {
             return Poll::Ready(frame.map(|frame| frame.map_err(|_| Broken)));
         }
         let Some(watched) = &mut self.watch else { return Poll::Pending };
-        ready!(watched.silence.poll(cx));
+        ready!(watched.poll_lost(cx));
         Poll::Ready(Some(Err(Broken)))
     }
 }
@@ -397,8 +280,8 @@ impl Body for Relay {
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
         let this = self.get_mut();
         loop {
-            if let Some(resuming) = &mut this.resuming {
-                let frame = match ready!(resuming.poll(cx)) {
+            if let Some(polled) = this.elsewhere.poll_resumed(cx) {
+                let frame = match ready!(polled) {
                     Waited::Comment(comment) => comment,
                     Waited::Over(resumed) => this.resumed(resumed),
                 };
