@@ -41,7 +41,7 @@ Examples:
   dunlin chat qwen3 'Why do dunlins flock?'  ask through the mesh
   curl http://127.0.0.1:8480/v1/chat/completions -H 'Authorization: Bearer KEY' ...
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no node is running here, 4 not found.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no node is running here, 4 not found, 130 interrupted.
 Most flags can also be set in the environment (DUNLIN_HOME, DUNLIN_HTTP, ...), and most in the file named by --config.";
 
 /// A peer-to-peer mesh for self-hosted inference.

@@ -1,4 +1,4 @@
-//! Exit codes, for scripts: 0 done, 1 failed, 2 wrong usage, 3 no node is running here, 4 not found.
+//! Exit codes, for scripts: 0 done, 1 failed, 2 wrong usage, 3 no node is running here, 4 not found, 130 interrupted.
 
 use crate::output;
 use std::process::ExitCode;
@@ -27,6 +27,9 @@ pub(crate) enum Failure {
         "no model is served now\n  start an engine on a machine where `dunlin up` or `dunlin agent` runs; `dunlin doctor` says what is wrong with those that run"
     )]
     NoModel,
+    /// Exit code 130, as shells have it of whoever was ended by Ctrl-C.
+    #[error("interrupted")]
+    Interrupted,
     /// Exit code 2: flags that clap cannot judge by itself.
     #[error("{0}")]
     Usage(String),
@@ -38,6 +41,7 @@ impl Failure {
             Self::Usage(_) => 2,
             Self::NotRunning { .. } => 3,
             Self::NotFound { .. } | Self::NoModel => 4,
+            Self::Interrupted => 130,
         }
     }
 }

@@ -245,8 +245,8 @@ impl EndpointSettings {
         let inter_token = seconds("inter_token_timeout_seconds", file.endpoint.inter_token_timeout_seconds)?;
         // A flag takes the place of the file's entry of the same name.
         let (mut aliases, mut fallbacks) = (file.endpoint.aliases.clone(), file.endpoint.fallbacks.clone());
-        aliases.extend(args.aliases.iter().cloned());
-        fallbacks.extend(args.fallbacks.iter().cloned());
+        aliases.extend(told_once("--alias", &args.aliases)?);
+        fallbacks.extend(told_once("--fallback", &args.fallbacks)?);
         let names = Names::new(aliases, fallbacks).map_err(|error| Failure::Usage(error.to_string()))?;
         let certificate = args.tls_certificate.clone().or_else(|| file.endpoint.tls_certificate.clone());
         let key = args.tls_key.clone().or_else(|| file.endpoint.tls_key.clone());
@@ -279,6 +279,17 @@ impl EndpointSettings {
             inter_token_timeout: args.inter_token_timeout.or(inter_token),
         })
     }
+}
+
+/// What a flag that may be repeated says of each name; which of two would count is nobody's to guess.
+fn told_once<T: Clone>(flag: &str, told: &[(ModelId, T)]) -> Result<BTreeMap<ModelId, T>> {
+    let mut once = BTreeMap::new();
+    for (name, value) in told {
+        if once.insert(name.clone(), value.clone()).is_some() {
+            bail!(Failure::Usage(format!("{flag} {name}=... is given twice; say all of {name} in one")));
+        }
+    }
+    Ok(once)
 }
 
 /// The state directory.
@@ -335,6 +346,12 @@ mod tests {
         assert_eq!(names, expected.unwrap());
         let error = EndpointSettings::resolve(&args("x", "other"), &file).unwrap_err().to_string();
         assert!(error.contains("`x` stands for `other`"), "{error}");
+        let twice = EndpointArgs { aliases: vec![(id("x"), id("a")), (id("x"), id("c"))], ..Default::default() };
+        let error = EndpointSettings::resolve(&twice, &file).unwrap_err().to_string();
+        assert!(error.contains("--alias x=... is given twice"), "{error}");
+        let of = |other: &str| (id("a"), vec![id(other)]);
+        let twice = EndpointArgs { fallbacks: vec![of("b"), of("c")], ..Default::default() };
+        assert!(EndpointSettings::resolve(&twice, &file).is_err());
     }
 
     #[test]

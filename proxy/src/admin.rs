@@ -1,6 +1,8 @@
 //! The admin API: what `dunlin keys`, `tenants`, `prices` and `usage` do, over HTTP on a listener of its own, for keys of
 //! its own. No page of a browser is meant to use it, so that it allows none.
 
+mod places;
+
 use crate::{
     audit::Actor,
     auth,
@@ -19,20 +21,23 @@ use axum::{
 use dunlin_node::clock;
 use dunlin_protocol::key::KeyKind;
 use http::{StatusCode, header};
-use hyper::server::conn::http1;
-use hyper_util::{
-    rt::{TokioIo, TokioTimer},
-    service::TowerToHyperService,
-};
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use places::Places;
 use std::{
+    convert::Infallible,
     net::IpAddr,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
-use tokio::{net::TcpListener, sync::Semaphore, time};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    time,
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tower::ServiceExt;
 
-/// Clients at the same time.
+/// Clients at the same time; when there are more, the one goes that has asked nothing for longest.
 const CLIENTS: usize = 64;
 /// Largest body of a request.
 const BODY: usize = 256 << 10;
@@ -78,7 +83,7 @@ impl Admin {
 
     /// Answers until `shutdown`.
     pub(crate) async fn run(self, shutdown: CancellationToken) {
-        let room = Arc::new(Semaphore::new(CLIENTS));
+        let places = Arc::new(Mutex::new(Places::new(CLIENTS)));
         let clients = TaskTracker::new();
         loop {
             let accepted = tokio::select! {
@@ -93,34 +98,70 @@ impl Admin {
                     continue;
                 }
             };
-            // Closed at once when there are too many.
-            let Ok(permit) = room.clone().try_acquire_owned() else { continue };
+            let end = CancellationToken::new();
+            // Closed at once when everybody is being answered.
+            let Some((number, ended)) = table(&places).come(end.clone(), Instant::now()) else { continue };
+            if let Some(ended) = ended {
+                ended.cancel();
+            }
             let router = self.router.clone().layer(axum::Extension(address.ip()));
+            let client = Client { router, places: places.clone(), number };
             let stop = shutdown.clone();
             clients.spawn(async move {
-                let _permit = permit;
-                let service = TowerToHyperService::new(router);
-                let mut connection = std::pin::pin!(
-                    http1::Builder::new()
-                        .timer(TokioTimer::new())
-                        .header_read_timeout(HEAD)
-                        .serve_connection(TokioIo::new(stream), service)
-                );
-                let ended = tokio::select! {
-                    ended = connection.as_mut() => ended,
-                    () = stop.cancelled() => {
-                        connection.as_mut().graceful_shutdown();
-                        connection.await
-                    }
-                };
-                if let Err(error) = ended {
-                    tracing::debug!(%error, "connection of the admin API ended");
+                tokio::select! {
+                    () = end.cancelled() => tracing::debug!("an idle client of the admin API made room for another"),
+                    () = client.serve(stream, &stop) => {}
                 }
             });
         }
         clients.close();
         let _ = time::timeout(HEAD, clients.wait()).await;
     }
+}
+
+/// One connection. Its place is free again when it is dropped.
+struct Client {
+    router: Router,
+    places: Arc<Mutex<Places<CancellationToken>>>,
+    number: u64,
+}
+
+impl Client {
+    async fn serve(&self, stream: TcpStream, stop: &CancellationToken) {
+        let mut connection = std::pin::pin!(
+            http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(HEAD)
+                .serve_connection(TokioIo::new(stream), service_fn(|request| self.answer(request)))
+        );
+        let ended = tokio::select! {
+            ended = connection.as_mut() => ended,
+            () = stop.cancelled() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        if let Err(error) = ended {
+            tracing::debug!(%error, "connection of the admin API ended");
+        }
+    }
+
+    async fn answer(&self, request: http::Request<Incoming>) -> Result<Response, Infallible> {
+        table(&self.places).asks(self.number);
+        let answer = self.router.clone().oneshot(request.map(Body::new)).await;
+        table(&self.places).answered(self.number, Instant::now());
+        answer
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        table(&self.places).gone(self.number);
+    }
+}
+
+fn table<E>(places: &Mutex<Places<E>>) -> MutexGuard<'_, Places<E>> {
+    places.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Gate {

@@ -237,8 +237,15 @@ async fn usage(State(rooms): State<Rooms>, Query(asked): Query<AskUsage>) -> Res
     let Some(usage) = rooms.usage else { return Ok(StatusCode::NOT_FOUND.into_response()) };
     let csv = asked.format == Format::Csv;
     let query = asked.query();
+    let (key, tenant) = (query.key.clone(), query.tenant.clone());
     let lines = tokio::task::spawn_blocking(move || usage.report(&query)).await.map_err(|_| Failed(None))?;
     let lines = lines.map_err(|error| Failed(Some((StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))))?;
+    if lines.is_empty() {
+        // Of somebody whom there never was, nothing looks like nothing used.
+        let keys = rooms.keeper.keys();
+        key.map_or(Ok(()), |id| keys.key(&id).map(|_| ()))?;
+        tenant.map_or(Ok(()), |name| keys.was_tenant(&name))?;
+    }
     Ok(match csv {
         true => ([(http::header::CONTENT_TYPE, "text/csv; charset=utf-8")], report::csv(&lines)).into_response(),
         false => Json(lines).into_response(),

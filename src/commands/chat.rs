@@ -8,7 +8,8 @@ use http_body_util::BodyExt;
 use hyper::{Method, Response, body::Incoming};
 use rustyline::{DefaultEditor, error::ReadlineError};
 use serde::{Deserialize, Serialize};
-use std::{io::Read, path::Path, time::Duration};
+use std::{future::Future, io::Read, path::Path, time::Duration};
+use tokio::signal::unix::{SignalKind, signal};
 
 /// Longest question, bytes: an endpoint refuses more anyway.
 const PROMPT_BYTES: u64 = 16 << 20;
@@ -39,28 +40,41 @@ pub(crate) async fn run(args: ChatArgs, home: &Path) -> Result<()> {
         Some(url) => Door::elsewhere(Target::endpoint(url, args.key.clone())?),
         None => Door::open(home).await?,
     };
-    let talked = talk(args, door.target.clone()).await;
+    let talked = talk(args, &door).await;
     door.close().await?;
     talked
 }
 
-async fn talk(args: ChatArgs, target: Target) -> Result<()> {
-    let model = pick_model(&target, args.model.as_deref()).await?;
+async fn talk(args: ChatArgs, door: &Door) -> Result<()> {
+    let target = door.target.clone();
+    let model = or_interrupted(pick_model(&target, args.model.as_deref())).await?;
     let mut talk = Talk { target, model, max_tokens: args.max_tokens, messages: Vec::new() };
     if !args.prompt.is_empty() {
-        return talk.ask(args.prompt.join(" ")).await;
+        return or_interrupted(talk.ask(args.prompt.join(" "))).await;
     }
     if !std::io::IsTerminal::is_terminal(&std::io::stdin()) {
-        return talk.ask(piped().await?).await;
+        return or_interrupted(async { talk.ask(piped().await?).await }).await;
     }
-    talk.converse().await
+    talk.converse(door).await
 }
 
-/// A question from a pipe. Read elsewhere: waiting for it must not stop a node that runs in this process.
+/// Ends early with Ctrl-C: the request is hung up on, so that no engine goes on for nobody, and the node of this command says
+/// farewell.
+async fn or_interrupted<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::select! {
+        done = work => done,
+        _ = interrupt.recv() => Err(Failure::Interrupted.into()),
+    }
+}
+
+/// A question from a pipe. Read on a thread that nobody waits for: the pipe may never end, and the process is to end without.
 async fn piped() -> Result<String> {
-    let reading = tokio::task::spawn_blocking(|| {
+    let (told, reading) = tokio::sync::oneshot::channel();
+    std::thread::spawn(move || {
         let mut prompt = String::new();
-        std::io::stdin().take(PROMPT_BYTES).read_to_string(&mut prompt).map(|_| prompt)
+        let read = std::io::stdin().take(PROMPT_BYTES).read_to_string(&mut prompt);
+        let _ = told.send(read.map(|_| prompt));
     });
     reading.await?.context("standard input")
 }
@@ -89,8 +103,8 @@ struct Talk {
 }
 
 impl Talk {
-    async fn converse(&mut self) -> Result<()> {
-        output::note(&format!("{} - end with /exit or Ctrl-D", self.model));
+    async fn converse(&mut self, door: &Door) -> Result<()> {
+        output::note(&format!("{} - end with /exit or Ctrl-D, stop an answer with Ctrl-C", self.model));
         let mut editor = DefaultEditor::new()?;
         loop {
             // Waiting for a person must not stop a node that runs in this process.
@@ -105,8 +119,18 @@ impl Talk {
                 Ok(line) if ENDS.contains(&line.trim()) => return Ok(()),
                 Ok(line) => {
                     let _ = editor.add_history_entry(&line);
-                    if let Err(error) = self.ask(line).await {
-                        output::error_line(&format!("error: {error:#}"));
+                    let before = self.messages.len();
+                    match or_interrupted(self.ask(line)).await {
+                        Ok(()) => {}
+                        Err(error) if matches!(error.downcast_ref(), Some(Failure::Interrupted)) => {
+                            self.messages.truncate(before);
+                            output::note("\nstopped");
+                            // The signal was the node's too, where it is in this process.
+                            if door.is_own() {
+                                return Ok(());
+                            }
+                        }
+                        Err(error) => output::error_line(&format!("error: {error:#}")),
                     }
                 }
                 Err(ReadlineError::Eof | ReadlineError::Interrupted) => return Ok(()),

@@ -55,6 +55,11 @@ impl Door {
         Self { target, own: None }
     }
 
+    /// Whether a node was started for it in this process, which ends with the signals that this process gets.
+    pub(crate) fn is_own(&self) -> bool {
+        self.own.is_some()
+    }
+
     pub(crate) async fn close(self) -> Result<()> {
         let Some((end, running)) = self.own else { return Ok(()) };
         end.cancel();

@@ -23,11 +23,14 @@ fn table(models: &[ModelInfo]) -> String {
 
 fn row(model: &ModelInfo) -> [String; 7] {
     let runtimes: Vec<_> = model.runtimes.iter().map(|runtime| runtime.as_str()).collect();
-    let state = match (model.ready, model.unhealthy) {
-        (0, 0) => "starting",
-        (0, _) => "unhealthy",
-        (_, 0) => "ready",
-        _ => "degraded",
+    let state = match model {
+        ModelInfo { ready: 1.., unhealthy: 0, .. } => "ready",
+        ModelInfo { ready: 1.., .. } => "degraded",
+        ModelInfo { unhealthy: 1.., .. } => "unhealthy",
+        ModelInfo { starting: 1.., .. } => "starting",
+        // Killed, switched off, or cut off: nobody has said farewell.
+        ModelInfo { lost: 1.., .. } => "unreachable",
+        _ => "leaving",
     };
     [
         model.model.to_string(),
@@ -46,21 +49,30 @@ mod tests {
 
     #[test]
     fn a_model_is_told_by_its_best_replicas_and_its_worst() {
-        let model = |ready, unhealthy| ModelInfo {
+        let model = |ready, unhealthy, starting, lost| ModelInfo {
             model: "m".parse().unwrap(),
             parent: None,
             runtimes: Vec::new(),
             replicas: 2,
             ready,
             unhealthy,
+            starting,
+            lost,
             exact: 0,
             slots: 4,
             in_flight: 3,
         };
-        let text = table(&[model(2, 0), model(1, 1), model(0, 1), model(0, 0)]);
+        let text = table(&[
+            model(2, 0, 0, 0),
+            model(1, 1, 0, 0),
+            model(0, 1, 1, 0),
+            model(0, 0, 1, 1),
+            model(0, 0, 0, 2),
+            model(0, 0, 0, 0),
+        ]);
         let rows: Vec<Vec<_>> = text.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(rows[0], ["m", "ready", "2/2", "3", "4", "-", "-"]);
         let states: Vec<_> = rows.iter().map(|row| row[1]).collect();
-        assert_eq!(states, ["ready", "degraded", "unhealthy", "starting"]);
+        assert_eq!(states, ["ready", "degraded", "unhealthy", "starting", "unreachable", "leaving"]);
     }
 }

@@ -3,11 +3,13 @@
 use super::{connect, keys::get};
 use crate::{
     args::{Output, SpanArg, UsageArgs, UsageOutput},
+    exit::Failure,
     output,
 };
 use anyhow::Result;
-use dunlin_node::clock;
+use dunlin_node::{clock, control::ClientError};
 use dunlin_proxy::usage::report::{Line, csv, time};
+use http::StatusCode;
 use std::path::Path;
 
 pub(crate) async fn run(args: UsageArgs, home: &Path) -> Result<()> {
@@ -26,11 +28,22 @@ pub(crate) async fn run(args: UsageArgs, home: &Path) -> Result<()> {
             path += &format!("&{name}={}", super::keys::path_segment(value));
         }
     }
-    let lines: Vec<Line> = get(&mut connect(home).await?, &path).await?;
+    let lines: Vec<Line> = get(&mut connect(home).await?, &path).await.map_err(not_found)?;
     match args.output {
         UsageOutput::Csv => Ok(output::whole(csv(&lines).as_bytes())?),
         UsageOutput::Json => output::show(Output::Json, &lines, |_| String::new()),
         UsageOutput::Human => output::show(Output::Human, &lines, |lines| table(lines, args.by != SpanArg::Total)),
+    }
+}
+
+/// A key or a tenant that there never was.
+fn not_found(error: anyhow::Error) -> anyhow::Error {
+    match error.downcast::<ClientError>() {
+        Ok(ClientError::Refused { status: StatusCode::NOT_FOUND, message }) => {
+            Failure::NotFound { what: "usage".into(), hint: format!(": {message}") }.into()
+        }
+        Ok(other) => other.into(),
+        Err(error) => error,
     }
 }
 

@@ -15,6 +15,7 @@ mod played;
 pub(crate) mod process;
 pub(crate) mod replay;
 pub(crate) mod sandbox;
+pub(crate) mod terminal;
 
 use std::time::{Duration, Instant};
 

@@ -212,6 +212,31 @@ fn running_answers_finish_unless_their_key_is_revoked_for_now() {
     }
 }
 
+/// With `--keys-max-age` an endpoint that hears of no other one takes no key any more, until one is back.
+#[test]
+fn who_hears_of_no_other_endpoint_takes_keys_for_so_long_only() {
+    let sandbox = Sandbox::new();
+    let mut mesh = Mesh::new(&sandbox, &[]);
+    let careful = mesh.member("careful", &["--role", "proxy"]);
+    let careful = careful.start(&[&proxy_args()[..], &["--keys-max-age", "3s"]].concat());
+    let key = mesh.proxy.home.ask(&["keys", "create"]);
+    let endpoint = at(&careful, &key);
+    all_within_a_second(std::slice::from_ref(&endpoint), true, Instant::now());
+    let listens = mesh.proxy.listen_addresses().into_iter().find(|address| address.contains("/tcp/")).unwrap();
+    // In company it takes them for as long as it likes.
+    std::thread::sleep(Duration::from_secs(4));
+    assert!(opens(&endpoint));
+    mesh.proxy.process.kill();
+    let alone = Instant::now();
+    let refused = wait_for("keys to be too old", PATIENCE, || {
+        endpoint.get("/v1/models").ok().filter(|answer| answer.status != 200)
+    });
+    assert!(alone.elapsed() > Duration::from_secs(1), "{:?}", alone.elapsed());
+    assert!(refused.text().contains("--keys-max-age"), "{} {}", refused.status, refused.text());
+    mesh.proxy.restart(&[&PROXY[..], &["--no-mdns", "--listen", &listens]].concat());
+    wait_for("keys to be taken again", PATIENCE, || opens(&endpoint).then_some(()));
+}
+
 /// A proxy that listens at `address`.
 #[track_caller]
 fn listening<'a>(home: Home<'a>, address: &str) -> Node<'a> {

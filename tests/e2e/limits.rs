@@ -96,6 +96,45 @@ fn c14_a_limit_is_one_over_three_proxies() {
     }
 }
 
+/// Requests at the same time are counted over all endpoints, and a place that one gives back is had by another at once.
+#[test]
+fn a_place_that_one_proxy_gives_back_is_had_by_another() {
+    let sandbox = Sandbox::new();
+    let mesh = Mesh::new(&sandbox, &[]);
+    let _agent = mesh.agent("agent", &["--launch", "demo", "--", "--tokens-per-second", "20", "--slots", "16"]);
+    mesh.proxy.wait_for_replicas("demo", 1);
+    let [second, third] = three(&mesh);
+    let key = mesh.proxy.home.ask(&["keys", "create", "--concurrent-requests", "2"]);
+    let endpoints = [at(&mesh.proxy, &key), at(&second, &key), at(&third, &key)];
+    for endpoint in &endpoints {
+        wait_for("the key", PATIENCE, || (endpoint.get("/v1/models").unwrap().status == 200).then_some(()));
+    }
+    let begin = |endpoint: &Endpoint| {
+        let mut events = endpoint.chat_stream("demo", "hello", 1000).unwrap().events();
+        events.next().unwrap().unwrap();
+        events
+    };
+    // In every order, whichever of them keeps the account.
+    for turn in 0..3 {
+        let [one, other] = [&endpoints[turn], &endpoints[(turn + 1) % 3]];
+        let (first, last) = (begin(one), begin(one));
+        for _ in 0..5 {
+            let refused = other.chat("demo", "hello", 1).unwrap();
+            assert_eq!(refused.status, 429, "{}", refused.text());
+            assert!(refused.text().contains("requests at the same time"), "{}", refused.text());
+        }
+        drop(first);
+        let given_back = Instant::now();
+        wait_for("the place that was given back", PATIENCE, || {
+            (other.chat("demo", "hello", 1).unwrap().status == 200).then_some(())
+        });
+        assert!(given_back.elapsed() < Duration::from_secs(3), "{:?}", given_back.elapsed());
+        drop(last);
+        wait_for("both places", PATIENCE, || (other.chat("demo", "hello", 1).unwrap().status == 200).then_some(()));
+        std::thread::sleep(Duration::from_secs(1));
+    }
+}
+
 /// What was used is known a second later, whatever becomes of the proxy that counted it; a budget ends there.
 #[test]
 fn usage_outlives_the_proxy_that_counted_it() {
@@ -176,6 +215,14 @@ fn the_admin_api_does_what_the_command_line_does() {
     assert_eq!(api.send("DELETE", &path, &[], b"").unwrap().whole().unwrap().status, 200);
     assert_eq!(api.send("PATCH", &path, &json, b"{}").unwrap().whole().unwrap().status, 409, "revoked is final");
     assert_eq!(api.get("/admin/v1/keys/nobody").unwrap().status, 404);
+    // Of whom there never was nothing can have been used; of whom there is it may be nothing.
+    for (of, status) in [("tenant=nobody", 404), ("key=nobody", 404), ("tenant=default", 200), ("model=nobody", 200)] {
+        let answer = api.get(&format!("/admin/v1/usage?{of}")).unwrap();
+        assert_eq!(answer.status, status, "{of}: {}", answer.text());
+    }
+    let refused = mesh.proxy.home.run(&["usage", "--tenant", "nobody"]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(refused.status.code() == Some(4) && said.contains("there is no tenant \"nobody\""), "{said}");
     assert!(with(None).get("/admin/v1/openapi.json").unwrap().text().contains("\"openapi\""));
     let audit = std::fs::read_to_string(mesh.proxy.home.folder().join("audit.jsonl")).unwrap();
     let by_http: Vec<&str> = audit.lines().filter(|line| line.contains("\"by\":\"key ")).collect();

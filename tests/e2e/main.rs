@@ -7,6 +7,7 @@
 #[cfg(target_os = "linux")]
 #[path = "../chaos/chaos.rs"]
 mod chaos;
+mod chat;
 mod cli;
 mod clocks;
 mod container;
@@ -34,6 +35,7 @@ mod overload;
 #[cfg(target_os = "linux")]
 mod partition;
 mod pod;
+mod responses;
 mod sdk;
 mod shutdown;
 mod surface;

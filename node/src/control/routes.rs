@@ -5,7 +5,6 @@ mod invitations;
 
 use crate::{
     clock,
-    directory::Reachability,
     handle::Handle,
     issuer::{self, InvitationOptions},
     manage::ManageError,
@@ -98,6 +97,12 @@ pub struct ModelInfo {
     pub ready: usize,
     /// Of the others, those whose engine served and fails now.
     pub unhealthy: usize,
+    /// Of the others, those whose engine is not up yet.
+    #[serde(default)]
+    pub starting: usize,
+    /// Of the others, those whose machine is not reached.
+    #[serde(default)]
+    pub lost: usize,
     /// Of the ready ones, those known to go on with a partial answer to the letter: proved, and their weights known.
     pub exact: usize,
     /// Slots of the ready ones.
@@ -204,8 +209,7 @@ async fn models(State(handle): State<Handle>) -> Json<Vec<ModelInfo>> {
     Json(handle.directory().read(|directory| {
         let mut infos: BTreeMap<ModelId, ModelInfo> = BTreeMap::new();
         for replica in directory.all_replicas() {
-            let usable =
-                replica.state == ReplicaState::Ready && matches!(replica.reachability, Reachability::Connected { .. });
+            let reached = replica.reachability.is_connected();
             for served in &replica.models {
                 let info = infos.entry(served.id.clone()).or_insert_with(|| ModelInfo::new(served.id.clone()));
                 info.parent = info.parent.take().or_else(|| served.parent.clone());
@@ -215,13 +219,19 @@ async fn models(State(handle): State<Handle>) -> Json<Vec<ModelInfo>> {
                 {
                     info.runtimes.push(runtime.clone());
                 }
-                info.unhealthy += usize::from(replica.state == ReplicaState::Unhealthy);
-                if usable {
-                    info.ready += 1;
-                    // A record says that it goes on, but not from which weights: only its announcement does.
-                    info.exact += usize::from(replica.continuation == Continuation::Exact && served.root.is_some());
-                    info.slots += u32::from(replica.slots);
-                    info.in_flight += replica.load.as_ref().map_or(0, |(report, _)| u32::from(report.in_flight));
+                match replica.state {
+                    // What it said of its engine is what was.
+                    _ if !reached => info.lost += 1,
+                    ReplicaState::Starting => info.starting += 1,
+                    ReplicaState::Unhealthy => info.unhealthy += 1,
+                    ReplicaState::Draining | ReplicaState::Gone => {}
+                    ReplicaState::Ready => {
+                        info.ready += 1;
+                        // A record says that it goes on, but not from which weights: only its announcement does.
+                        info.exact += usize::from(replica.continuation == Continuation::Exact && served.root.is_some());
+                        info.slots += u32::from(replica.slots);
+                        info.in_flight += replica.load.as_ref().map_or(0, |(report, _)| u32::from(report.in_flight));
+                    }
                 }
             }
         }
@@ -231,8 +241,9 @@ async fn models(State(handle): State<Handle>) -> Json<Vec<ModelInfo>> {
 
 impl ModelInfo {
     fn new(model: ModelId) -> Self {
-        let (replicas, ready, unhealthy, exact, slots, in_flight) = (0, 0, 0, 0, 0, 0);
-        Self { model, parent: None, runtimes: Vec::new(), replicas, ready, unhealthy, exact, slots, in_flight }
+        let (replicas, ready, unhealthy, starting, lost, exact, slots, in_flight) = (0, 0, 0, 0, 0, 0, 0, 0);
+        let (parent, runtimes) = (None, Vec::new());
+        Self { model, parent, runtimes, replicas, ready, unhealthy, starting, lost, exact, slots, in_flight }
     }
 }
 

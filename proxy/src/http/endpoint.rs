@@ -4,7 +4,7 @@
 use crate::errors::Error;
 pub(crate) use dunlin_protocol::endpoint::{Dialect, INFERENCE, Inference, Payload};
 use dunlin_protocol::{endpoint, hop, id::ModelId};
-use http::Method;
+use http::{Method, Uri, uri::PathAndQuery};
 
 /// What is asked of a stored response.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,6 +109,18 @@ impl Endpoint {
     }
 }
 
+/// What an engine is asked for: the path without the slash that may end it, which engines answer with a redirect or a 404,
+/// and the query as it is.
+pub(crate) fn target(uri: &Uri) -> PathAndQuery {
+    let whole = uri.path_and_query().cloned().unwrap_or(PathAndQuery::from_static("/"));
+    let Some(path) = uri.path().strip_suffix('/').filter(|path| !path.is_empty()) else { return whole };
+    let plain = match uri.query() {
+        Some(query) => PathAndQuery::try_from(format!("{path}?{query}")),
+        None => PathAndQuery::try_from(path),
+    };
+    plain.unwrap_or(whole)
+}
+
 /// `ID` or `ID/cancel`. Ids are the engines': letters, digits, `_` and `-`, so that none is a path of another kind.
 fn stored(rest: &str) -> Option<Endpoint> {
     let id = rest.strip_suffix("/cancel").unwrap_or(rest);
@@ -173,6 +185,20 @@ mod tests {
         ] {
             let found = Endpoint::of(&Method::POST, trick);
             assert!(!matches!(found, Ok(Endpoint::Inference(_))), "{trick}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn engines_are_asked_without_the_last_slash() {
+        for (asked, told) in [
+            ("/v1/chat/completions", "/v1/chat/completions"),
+            ("/v1/chat/completions/", "/v1/chat/completions"),
+            ("/v1/chat/completions/?a=/b/", "/v1/chat/completions?a=/b/"),
+            ("http://elsewhere.test/v1/embeddings/", "/v1/embeddings"),
+            ("/v1/responses/resp_1/cancel/", "/v1/responses/resp_1/cancel"),
+            ("/", "/"),
+        ] {
+            assert_eq!(target(&asked.parse().unwrap()), told, "{asked}");
         }
     }
 

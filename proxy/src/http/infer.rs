@@ -3,7 +3,7 @@
 use super::{
     Door, Story,
     answer::{Body, Guarded},
-    endpoint::{Dialect, Inference, Payload as Kind},
+    endpoint::{self, Dialect, Inference, Payload as Kind},
     engine_error, headers, step_of, stream,
 };
 use crate::{
@@ -31,7 +31,7 @@ use dunlin_protocol::{
     hop::AskUsage,
     id::{ModelId, ReplicaId},
 };
-use http::{HeaderMap, HeaderValue, Response, header, request::Parts, uri::PathAndQuery};
+use http::{HeaderMap, HeaderValue, Response, header, request::Parts};
 use std::{net::IpAddr, ops::Range, pin::pin, sync::Arc, time::Instant};
 
 /// Bodies from here on are looked into on a thread of their own, so that nobody else waits the milliseconds it takes.
@@ -254,7 +254,7 @@ impl Door {
         let fallbacks = if pinned.is_none() { self.names.fallbacks(&model).to_vec() } else { Vec::new() };
         story.model = Some(model.clone());
         prompt.session = headers::session(&parts.headers).or(prompt.session);
-        let path = parts.uri.path_and_query().cloned().unwrap_or(PathAndQuery::from_static("/"));
+        let path = endpoint::target(&parts.uri);
         let mut ask = Ask {
             method: parts.method,
             path,

@@ -3,7 +3,7 @@
 use super::{
     Door, Story,
     answer::Body,
-    endpoint::{Dialect, Stored},
+    endpoint::{self, Dialect, Stored},
     engine_error,
     infer::Incoming,
     step_of,
@@ -19,7 +19,7 @@ use crate::{
     responses::{self, Place},
 };
 use bytes::Bytes;
-use http::{Method, Response, uri::PathAndQuery};
+use http::{Method, Response};
 use std::sync::Arc;
 
 impl Door {
@@ -45,7 +45,7 @@ impl Door {
         story.model = Some(place.model.clone());
         let meter = self.metered(grant.as_ref(), &place.model, || 0, since).await?;
         let forgets = parts.method == Method::DELETE;
-        let path = parts.uri.path_and_query().cloned().unwrap_or(PathAndQuery::from_static("/"));
+        let path = endpoint::target(&parts.uri);
         let said = path.path().to_owned();
         let model = place.model.clone();
         let mut ask = Ask {

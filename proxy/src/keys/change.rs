@@ -32,6 +32,9 @@ pub struct Limits {
     pub monthly_cost: Option<f64>,
 }
 
+/// Last second of the year 9999.
+const LATEST: u64 = 253_402_300_799;
+
 /// Money to millionths; what is no amount becomes an error.
 pub(super) fn micros(amount: f64, what: &'static str) -> Result<u64, Error> {
     if !(0.0..=1e12).contains(&amount) {
@@ -219,6 +222,10 @@ fn check_name(name: &str) -> Result<(), Error> {
 fn check_expiry(expires: Option<u64>, now: u64) -> Result<(), Error> {
     match expires {
         Some(at) if at <= now => Err(Error::Invalid(format!("the expiry {at} (unix seconds) has passed already"))),
+        // Milliseconds, as a rule: a key that is meant to end soon would be good for fifty thousand years.
+        Some(at) if at > LATEST => Err(Error::Invalid(format!(
+            "the expiry {at} is after the year 9999; give unix seconds, not milliseconds, or none for a key that stays"
+        ))),
         _ => Ok(()),
     }
 }

@@ -38,7 +38,7 @@ pub enum Error {
     #[error("there is no price for {0:?}; `dunlin prices list` shows all")]
     UnknownPrice(String),
     /// There is one already.
-    #[error("there is a tenant {0:?} already, or was")]
+    #[error("there is a tenant {0:?} already, or was; `dunlin tenants set` changes one")]
     TenantExists(String),
     /// It has keys.
     #[error("tenant {tenant:?} has {keys} keys in force; revoke them first, or remove it with its keys")]

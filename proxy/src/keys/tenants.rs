@@ -20,6 +20,15 @@ impl Keys {
         }
     }
 
+    /// Whether a tenant of this name is there or was.
+    ///
+    /// # Errors
+    /// There never was.
+    pub(crate) fn was_tenant(&self, name: &str) -> Result<(), Error> {
+        let known = name == DEFAULT_TENANT || self.table().tenant(name).is_some();
+        if known { Ok(()) } else { Err(Error::UnknownTenant(short(name))) }
+    }
+
     /// Tenants that were made and not removed, and the default one.
     #[must_use]
     pub fn tenants(&self) -> Vec<Tenant> {
@@ -45,7 +54,7 @@ impl Keys {
     /// Makes a tenant. Blocks on the disk.
     ///
     /// # Errors
-    /// There is or was one of that name, a name that may not be, this machine may not, or the database refuses.
+    /// There is or was one of that name, as the default one always is, a name that may not be, this machine may not, or the database refuses.
     pub fn make_tenant(&self, asked: NewTenant) -> Result<(Tenant, Signed), Error> {
         let mut store = self.store();
         let author = self.author()?;
@@ -53,7 +62,8 @@ impl Keys {
         let name = tenant.name.clone();
         {
             let table = self.table();
-            if table.tenant(&name).is_some() {
+            // The default one is there unmade.
+            if name == DEFAULT_TENANT || table.tenant(&name).is_some() {
                 return Err(Error::TenantExists(short(&name)));
             }
             if table.tenants().count() >= TENANTS {

@@ -149,6 +149,11 @@ fn expired_and_admin_keys_open_no_endpoint() {
     assert!(keys.admit(&soon.key, KeyKind::Client, now + 59).is_ok());
     assert_eq!(keys.admit(&soon.key, KeyKind::Client, now + 60).unwrap_err(), Verdict::Expired);
     assert!(matches!(keys.make(NewKey { expires: Some(now), ..NewKey::default() }), Err(Error::Invalid(_))));
+    let in_millis = (now + 60) * 1000;
+    let refused = keys.make(NewKey { expires: Some(in_millis), ..NewKey::default() }).unwrap_err().to_string();
+    assert!(refused.contains("give unix seconds, not milliseconds"), "{refused}");
+    let change = KeyChange { expires: Some(Some(in_millis)), ..KeyChange::default() };
+    assert!(matches!(keys.edit(&soon.about.id, change), Err(Error::Invalid(_))));
     let (admin, _) = keys.make(NewKey { kind: KeyKind::Admin, ..NewKey::default() }).unwrap();
     assert!(admin.key.starts_with("admin-dunlin-"));
     assert_eq!(keys.check(&admin.key), Verdict::Unknown);
@@ -177,4 +182,23 @@ fn the_longest_pattern_has_the_price() {
     assert_eq!(keys.cost_micros("Qwen/x", 1_000_000, 0, 0), 1_000_000);
     price("Qwen/*", 4.0, None);
     assert_eq!(keys.cost_micros("Qwen/x", 1_000_000, 0, 0), 4_000_000, "a price can be set again");
+}
+
+#[test]
+fn the_default_tenant_is_there_unmade() {
+    let scratch = Scratch::new("default");
+    let keys = Keys::open(&scratch.file()).unwrap();
+    keys.belong_to_state(member(&scratch, "home")).unwrap();
+    let new = |name: &str| NewTenant { name: name.to_owned(), ..NewTenant::default() };
+    for _ in 0..2 {
+        assert!(matches!(keys.make_tenant(new(DEFAULT_TENANT)), Err(Error::TenantExists(_))));
+        assert_eq!(keys.tenants().len(), 1);
+        // By this it is in the table.
+        keys.edit_tenant(DEFAULT_TENANT, TenantChange::default()).unwrap();
+    }
+    keys.make_tenant(new("search")).unwrap();
+    keys.remove_tenant("search", false).unwrap();
+    for (name, was) in [(DEFAULT_TENANT, true), ("search", true), ("sarch", false)] {
+        assert_eq!(keys.was_tenant(name).is_ok(), was, "{name}");
+    }
 }

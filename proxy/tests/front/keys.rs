@@ -1,7 +1,12 @@
 //! Who gets in.
 
-use crate::{engine::Engine, mesh::Mesh};
+use crate::{
+    engine::{Engine, Play},
+    mesh::Mesh,
+};
 use axum::body::Body;
+use dunlin_protocol::hop::Fault;
+use dunlin_proxy::keys::{Limits, NewKey};
 use http::{Method, Request, StatusCode};
 use http_body_util::BodyExt;
 use tower::ServiceExt;
@@ -75,4 +80,23 @@ async fn without_keys_only_requests_to_this_machine_are_taken() {
             assert!(!answer.headers.contains_key("access-control-allow-origin"));
         }
     }
+}
+
+/// A request that failed somewhere before it was answered is one request.
+#[tokio::test]
+async fn a_request_counts_once_however_many_replicas_are_asked() {
+    const LIMIT: u32 = 12;
+    let mesh = Mesh::new().await;
+    let (bad, good) = (Engine::new(Play::Refuse(Fault::Agent)), Engine::saying("{}"));
+    let (_bad, _good) = (mesh.agent(&["m"], 4, &bad).await, mesh.agent(&["m"], 4, &good).await);
+    let limits = Limits { requests_per_minute: Some(LIMIT), ..Limits::default() };
+    let key = mesh.keys.make(NewKey { limits, ..NewKey::default() }).unwrap().0.key;
+    let client = mesh.client_with(Some(&key));
+    for left in (0..LIMIT).rev() {
+        let answer = client.chat("m").await;
+        assert_eq!(answer.status, StatusCode::OK, "{}", answer.text());
+        assert_eq!(answer.header("x-ratelimit-remaining-requests"), left.to_string());
+    }
+    assert!(bad.asked() > 0, "the scene: nobody was asked in vain");
+    assert_eq!(client.chat("m").await.status, StatusCode::TOO_MANY_REQUESTS);
 }

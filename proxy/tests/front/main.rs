@@ -7,6 +7,7 @@ mod client;
 mod continuation;
 mod engine;
 mod failures;
+mod hostile;
 mod keys;
 mod limits;
 mod mesh;

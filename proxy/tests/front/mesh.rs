@@ -26,6 +26,8 @@ const LOOPBACK: &str = "/ip4/127.0.0.1/tcp/0";
 pub(crate) struct Mesh {
     pub(crate) proxy: Handle,
     pub(crate) endpoint: SocketAddr,
+    /// Of the admin API, where there is one.
+    pub(crate) admin: Option<SocketAddr>,
     pub(crate) keys: Keys,
     pub(crate) control: Router,
     pub(crate) key: String,
@@ -66,9 +68,9 @@ impl Mesh {
         let mut config = Config { http: ([127, 0, 0, 1], 0).into(), ..Config::default() };
         change(&mut config);
         let front = Proxy::new(config, proxy.clone(), keys.clone()).unwrap();
-        let (endpoint, control) = (front.local_addr(), front.control_routes());
+        let (endpoint, admin, control) = (front.local_addr(), front.admin_addr(), front.control_routes());
         tokio::spawn(front.run(stop.clone()));
-        Self { proxy, endpoint, keys, control, key, folder, stop }
+        Self { proxy, endpoint, admin, keys, control, key, folder, stop }
     }
 
     /// A client with the mesh's first key.

@@ -6,6 +6,7 @@ use crate::{
     mesh::Mesh,
 };
 use dunlin_protocol::announcement::ReplicaState;
+use dunlin_proxy::keys::NewKey;
 use futures::future::join_all;
 use http::{Method, StatusCode};
 use std::time::{Duration, Instant};
@@ -46,6 +47,33 @@ async fn keys_take_turns() {
     assert!(answered <= 12, "{answered} were asked before three of the modest one had their answers");
     assert!(since.elapsed() < WORK * 15, "{:?}", since.elapsed());
     assert!(many.await.unwrap().iter().all(|answer| answer.status == StatusCode::OK));
+}
+
+/// The priority of a key decides who waits behind whom.
+#[tokio::test]
+async fn higher_priority_goes_first() {
+    let mesh = Mesh::new().await;
+    let engine = Engine::with_slots(1, Play::Slow(WORK));
+    let _agent = mesh.agent(&["m"], 1, &engine).await;
+    let of = |priority| {
+        let made = mesh.keys.make(NewKey { priority, ..NewKey::default() }).unwrap();
+        mesh.client_with(Some(&made.0.key))
+    };
+    let (usual, high) = (of(0), of(5));
+    let many = join_all((0..6).map(|_| {
+        let usual = usual.clone();
+        tokio::spawn(async move { (usual.chat("m").await.status, Instant::now()) })
+    }));
+    let many = tokio::spawn(many);
+    mesh.until(|_| engine.now() == 1).await;
+    // Until all of them wait.
+    tokio::time::sleep(WORK / 2).await;
+    assert_eq!(high.chat("m").await.status, StatusCode::OK);
+    let first = Instant::now();
+    let ends: Vec<_> = many.await.unwrap().into_iter().map(Result::unwrap).collect();
+    assert!(ends.iter().all(|(status, _)| *status == StatusCode::OK));
+    let before = ends.iter().filter(|(_, end)| *end < first).count();
+    assert!(before <= 3, "{before} of six that waited before it were served first");
 }
 
 #[tokio::test]

@@ -225,6 +225,9 @@ async fn a_path_is_what_it_says() {
     // A question mark changes no endpoint, and reaches the engine as it is.
     assert_eq!(mesh.client().post("/v1/chat/completions?a=/../b", BODY).await.status, StatusCode::OK);
     engine.last(|asked| assert_eq!(asked.path, "/engine/v1/chat/completions?a=/../b"));
+    // A slash at the end is not the engine's to make something of.
+    assert_eq!(mesh.client().post("/v1/chat/completions/?a=b/", BODY).await.status, StatusCode::OK);
+    engine.last(|asked| assert_eq!(asked.path, "/engine/v1/chat/completions?a=b/"));
     // A whole URL in the request line is what proxies are sent.
     let absolute = chat(&mesh, &["content-length: 13", "connection: close"], BODY)
         .replace("POST /v1", "POST http://elsewhere.test/v1");

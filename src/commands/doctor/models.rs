@@ -66,7 +66,8 @@ mod tests {
     fn model(name: &str, ready: usize, replicas: usize) -> ModelInfo {
         let model = name.parse().unwrap();
         let (parent, runtimes) = (None, Vec::new());
-        ModelInfo { model, parent, runtimes, replicas, ready, unhealthy: 0, exact: 0, slots: 1, in_flight: 0 }
+        let (unhealthy, starting, lost, exact) = (0, 0, 0, 0);
+        ModelInfo { model, parent, runtimes, replicas, ready, unhealthy, starting, lost, exact, slots: 1, in_flight: 0 }
     }
 
     fn peer(name: &str, reachability: &str, serves: &str, state: ReplicaState) -> PeerInfo {

@@ -53,6 +53,9 @@ fn answer(stream: &TcpStream, models: &str, metrics: &str) -> Option<()> {
         "/health" => "{}",
         "/v1/models" => models,
         "/metrics" => metrics,
+        path if path.starts_with("/v1/responses") => {
+            r#"{"id":"resp_x","object":"response","status":"completed","output":[]}"#
+        }
         _ => {
             r#"{"id":"x","object":"chat.completion","choices":[{"index":0,"finish_reason":"stop","message":{"role":"assistant","content":"yes"}}]}"#
         }
