@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Three endpoints, four agents, a thousand keys: whether each key's limit holds over all endpoints, under load at random.
-# Usage: examples/bench/limits.sh [MINUTES] [KEYS] [LIMIT]
+# Usage: examples/bench/limits.sh [MINUTES] [KEYS] [LIMIT] [OFFERED]: OFFERED is how often is asked, a multiple of the limit
 # DUNLIN names the executable [target/release/dunlin]; CSV a file for how many passed of each key in each minute.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
-minutes=${1:-3} keys=${2:-1000} limit=${3:-6}
+minutes=${1:-3} keys=${2:-1000} limit=${3:-6} offered=${4:-2}
 dunlin=${DUNLIN:-target/release/dunlin}
 work=$(mktemp -d)
 pids=()
@@ -55,6 +55,6 @@ done
 
 admin=$(sed -n 's/^admin *\(http[^ ]*\) .*/\1/p' "$work/proxy1.log")
 key=$("$dunlin" --home "$work/proxy1" keys create --admin)
-python3 examples/bench/limits.py --admin "$admin" --key "$key" --minutes "$minutes" --keys "$keys" --limit "$limit" \
+python3 examples/bench/limits.py --admin "$admin" --key "$key" --minutes "$minutes" --keys "$keys" --limit "$limit" --offered "$offered" \
   ${CSV:+--csv "$CSV"} \
   "$(endpoint proxy1)" "$(endpoint proxy2)" "$(endpoint proxy3)"

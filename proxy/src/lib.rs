@@ -14,6 +14,7 @@ mod budget;
 mod config;
 mod continuation;
 pub mod control;
+mod cost;
 mod database;
 mod dispatch;
 mod eject;
@@ -42,8 +43,8 @@ pub mod usage;
 
 pub use auth::forwarded::{Network, NotANetwork};
 pub use config::Config;
+pub use cost::Cost;
 pub use fellows::Fellows;
 pub use http::serve::tls::{self, Files as TlsFiles};
 pub use keys::{Keeper, Keys};
-pub use limits::warm_lease;
 pub use proxy::{Error, Proxy, rooms};

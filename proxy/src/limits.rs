@@ -28,14 +28,13 @@ use dunlin_node::{
 };
 use dunlin_protocol::{
     id::{PeerId, Role},
-    key::KeyKind,
     lease::{KINDS, LeaseReply, LeaseReport},
     limits,
 };
 use http::StatusCode;
 use http_body_util::{BodyExt, Limited};
-pub(crate) use limiter::{Cost, Left, Refused};
-use limiter::{Limiter, Outgoing, Taken};
+use limiter::Outgoing;
+pub(crate) use limiter::{Cost, Left, Limiter, Refused, Taken};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -403,20 +402,5 @@ impl Drop for UnderWay<'_> {
                 waits.answered.notify_waiters();
             }
         }
-    }
-}
-
-/// What a key costs one request on a warm lease, for `benches/limits`: the key is found and compared, its limits are
-/// taken and given back. False when it is refused.
-pub fn warm_lease(keys: Keys) -> impl FnMut(&str) -> bool {
-    let started = Instant::now();
-    let mut limiter = Limiter::new(PeerId::random(), 1, [], started);
-    move |key| {
-        let Ok(grant) = keys.admit(key, KeyKind::Client, clock::unix_s()) else { return false };
-        let (caps, now) = (caps(&grant), Instant::now());
-        let cost = [1, 300, 1];
-        let taken = limiter.take(&grant.key.id, &caps, &cost, false, now) == Taken::Yes;
-        limiter.ended(&grant.key.id, &cost, now, Some(200), now);
-        taken
     }
 }

@@ -3,7 +3,7 @@
 use crate::{
     errors::Error,
     keys::Grant,
-    limits::{self, Limits, Refused, Ticket},
+    limits::{Left, Limits, Refused, Ticket},
     tally::Account,
     usage::{Spent, Usage},
 };
@@ -110,18 +110,22 @@ impl Meters {
         }))
     }
 
-    /// Says what is left, in OpenAI's headers.
     fn tell(&self, key: &str, headers: &mut HeaderMap) {
-        const NAMES: [[&str; 3]; 2] = [
-            ["x-ratelimit-limit-requests", "x-ratelimit-remaining-requests", "x-ratelimit-reset-requests"],
-            ["x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens"],
-        ];
-        for (left, names) in self.limits.left(key).into_iter().zip(NAMES) {
-            let Some(limits::Left { limit, remaining, reset }) = left else { continue };
-            for (name, value) in names.into_iter().zip([limit.to_string(), remaining.to_string(), span(reset)]) {
-                if let Ok(value) = HeaderValue::try_from(value) {
-                    headers.insert(HeaderName::from_static(name), value);
-                }
+        tell(self.limits.left(key), headers);
+    }
+}
+
+/// Says what is left of requests and of tokens, in OpenAI's headers.
+pub(crate) fn tell(left: [Option<Left>; 2], headers: &mut HeaderMap) {
+    const NAMES: [[&str; 3]; 2] = [
+        ["x-ratelimit-limit-requests", "x-ratelimit-remaining-requests", "x-ratelimit-reset-requests"],
+        ["x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens"],
+    ];
+    for (left, names) in left.into_iter().zip(NAMES) {
+        let Some(Left { limit, remaining, reset }) = left else { continue };
+        for (name, value) in names.into_iter().zip([limit.to_string(), remaining.to_string(), span(reset)]) {
+            if let Ok(value) = HeaderValue::try_from(value) {
+                headers.insert(HeaderName::from_static(name), value);
             }
         }
     }
