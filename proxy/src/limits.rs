@@ -165,10 +165,13 @@ impl Limits {
             }
             let _ = time::timeout_at(deadline.into(), answered).await;
             let now = Instant::now();
-            let taken = self.limiter().take_now(key, &cost, now);
+            let (taken, unsure) = {
+                let mut limiter = self.limiter();
+                (limiter.take_now(key, &cost, now), limiter.is_unsure(key))
+            };
             match taken {
                 Taken::Yes => return Ok(Ticket { key: key.into(), cost, at: now }),
-                Taken::No(refused) if asked || now >= deadline => return Err(refused),
+                Taken::No(refused) if (asked && !unsure) || now >= deadline => return Err(refused),
                 Taken::No(_) | Taken::Ask => {}
             }
         }

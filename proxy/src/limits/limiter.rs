@@ -72,8 +72,8 @@ pub(crate) struct Limiter {
     attached: BTreeSet<PeerId>,
     /// Owners that have agreed on who is there, and when last.
     agreed: BTreeMap<PeerId, Instant>,
-    /// Owners that seem to grant nothing because they don't know all that is held here: they are told all before they are
-    /// asked for more.
+    /// Owners that grant nothing because they don't know all that is held here, or see others than this proxy does: they are
+    /// told all before they are asked for more.
     unsure: BTreeSet<PeerId>,
     slots: foldhash::HashMap<Box<str>, Slot>,
     accounts: foldhash::HashMap<Box<str>, Account>,
@@ -107,6 +107,7 @@ impl Limiter {
             self.attached.clear();
             self.agreed.clear();
             self.unsure.clear();
+            self.next = now;
             self.slots.values_mut().for_each(|slot| (slot.busy, slot.dry) = (false, None));
             let view = &self.view;
             self.heard.retain(|peer, _| view.contains(peer) || view.ghosts().contains_key(peer));
@@ -152,9 +153,8 @@ impl Limiter {
         match self.agreed.get(&owner).copied() {
             Some(_) if dry => self.take_or_refuse(key, cost, false, now),
             Some(at) if now.saturating_duration_since(at) < DETACHED => Taken::Ask,
-            None if now.saturating_duration_since(self.view.since) < DETACHED => {
-                self.take_or_refuse(key, cost, false, now)
-            }
+            // Somebody came or went a moment ago: the owner will soon see that too.
+            None if now.saturating_duration_since(self.view.since) < DETACHED => Taken::Ask,
             // Cut off, or alone in what it sees: everybody goes by its share then.
             _ => self.take_or_refuse(key, cost, true, now),
         }
@@ -338,6 +338,7 @@ impl Limiter {
         self.free(sent);
         if !reply.agrees {
             self.agreed.remove(&sent.to);
+            self.unsure.insert(sent.to);
             return;
         }
         self.agreed.insert(sent.to, now);
@@ -352,6 +353,11 @@ impl Limiter {
                 }
             }
         }
+    }
+
+    /// Whether a request that got nothing from the owner of its key should wait until that one was told all.
+    pub(crate) fn is_unsure(&self, key: &str) -> bool {
+        self.unsure.contains(&self.view.owner(key))
     }
 
     /// The owner has not answered: what it may have granted is void, which the next report tells it.

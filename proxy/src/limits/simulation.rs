@@ -59,21 +59,23 @@ fn distance_and_loss_cost_little() {
 #[test]
 fn a_burst_passes_wherever_it_comes() {
     for seed in 0..20 {
-        let mut lab = Lab::new(3, 60, seed, NEAR, 0.0);
+        let delay = if seed % 2 == 0 { NEAR } else { FAR };
+        let length = Duration::from_millis(if seed % 4 < 2 { 500 } else { 2400 });
+        let mut lab = Lab::new(3, 60, seed, delay, 0.0);
         for burst in 0..8 {
             let at = seconds(10 + burst * 65);
             let to = lab.rng.random_range(0..4);
             for n in 0..90 {
                 // At one, or at all at the same time.
                 let proxy = if to == 3 { n % 3 } else { to };
-                let within = lab.rng.random_range(Duration::ZERO..Duration::from_millis(500));
+                let within = lab.rng.random_range(Duration::ZERO..length);
                 lab.after(at + within, Event::Request(proxy));
             }
         }
         lab.run();
         assert!(lab.most(Duration::ZERO..seconds(600)) <= 60, "seed {seed}");
         for burst in 0..8 {
-            let during = seconds(10 + burst * 65)..seconds(11 + burst * 65);
+            let during = seconds(10 + burst * 65)..seconds(13 + burst * 65);
             let passed = lab.passed.iter().filter(|(at, _)| during.contains(at)).count();
             assert!(passed >= 54, "seed {seed} burst {burst}: {passed}");
         }
@@ -140,6 +142,25 @@ fn what_a_dead_proxy_held_comes_back_after_a_minute() {
         let others: Vec<usize> = (0..3).filter(|n| *n != victim).collect();
         let fewest = lab.fewest(seconds(150) + LEASE + seconds(5)..seconds(400), &others);
         assert!(fewest >= 54, "seed {seed}: {fewest}");
+    }
+}
+
+/// Who asks for the first time just when a proxy comes or goes is not told that a limit is reached of which nothing was used.
+#[test]
+fn first_requests_pass_while_proxies_come_and_go() {
+    for seed in 0..30 {
+        let mut lab = Lab::new(4, 60, seed, NEAR, 0.0);
+        let victim = seed as usize % 4;
+        lab.after(seconds(30), Event::Kill(victim));
+        let asks = (0..4).filter(|n| *n != victim);
+        for (nth, to) in asks.enumerate() {
+            let soon = lab.rng.random_range(Duration::from_millis(10)..Duration::from_millis(300));
+            lab.after(seconds(30) + soon + Duration::from_millis(200) * nth as u32, Event::Request(to));
+        }
+        // Until all that was on its way has come.
+        lab.after(seconds(40), Event::Request((victim + 1) % 4));
+        lab.run();
+        assert_eq!(lab.passed.len(), 4, "seed {seed}: {:?}", lab.passed);
     }
 }
 
