@@ -120,8 +120,13 @@ impl Account {
             let held = self.holdings.get(peer).filter(|holding| holding.renewed + LEASE > now);
             share.max(held.map_or(0, |holding| holding.held[kind]))
         });
+        // They go by their shares by now, whatever they hold.
+        let silent = view.silent().iter().map(|peer| {
+            let held = self.holdings.get(peer).map_or(0, |holding| holding.held[kind]);
+            (view.share(peer, key, cap) - held).max(0)
+        });
         let former = self.former.iter().map(|former| former.held[kind]);
-        cap - ghosts.sum::<i64>() - former.sum::<i64>()
+        cap - ghosts.sum::<i64>() - silent.sum::<i64>() - former.sum::<i64>()
     }
 
     fn sum(&self, kind: usize, view: &View) -> i64 {

@@ -5,7 +5,7 @@ use super::{
     Caps,
     account::{Account, Asker},
     slot::Slot,
-    view::View,
+    view::{DETACHED, View},
 };
 use dunlin_protocol::{
     id::PeerId,
@@ -16,9 +16,6 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     time::{Duration, Instant},
 };
-
-/// Whose owner was not agreed with for so long goes by its share of each limit.
-const DETACHED: Duration = Duration::from_secs(2);
 
 /// How often proxies tell each other what they hold while nothing is short.
 const SELDOM: Duration = Duration::from_millis(500);
@@ -212,6 +209,7 @@ impl Limiter {
         self.seq += 1;
         let asker = Asker { peer: self.me, epoch: self.epoch, seq: self.seq };
         let may_grant = self.may_grant();
+        self.view.listen(|peer| self.heard.get(peer).copied(), now);
         let Some(slot) = self.slots.get_mut(key) else { return };
         let of = slot.report(waiting, false, now);
         let account = self.accounts.entry(key.into()).or_default();
@@ -314,6 +312,7 @@ impl Limiter {
         let mut keys = Vec::with_capacity(report.keys.len());
         let asker = Asker { peer: from, epoch: report.epoch, seq: report.seq };
         let may_grant = self.may_grant();
+        self.view.listen(|peer| self.heard.get(peer).copied(), now);
         for told in &report.keys {
             let Some(caps) = caps(&told.key).filter(|_| self.view.owner(&told.key) == self.me) else { continue };
             let account = self.accounts.entry(told.key.as_str().into()).or_default();

@@ -6,6 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// Whose owner was not agreed with for so long goes by its share of each limit.
+pub(super) const DETACHED: Duration = Duration::from_secs(2);
 /// What a proxy that is gone held comes back so long after it was last heard: by then all of it is older than the window.
 pub(crate) const LEASE: Duration = super::log::WINDOW;
 /// For so long a proxy that is cut off keeps its share, here and on its own side.
@@ -33,6 +35,8 @@ pub(super) struct View {
     /// Those that are there, this one among them.
     members: BTreeSet<PeerId>,
     ghosts: BTreeMap<PeerId, Ghost>,
+    /// Of the members, those not heard of for so long that they go by their shares: their connections may be cut already.
+    silent: BTreeSet<PeerId>,
     hash: u64,
     /// Since when the members are these.
     pub(super) since: Instant,
@@ -43,7 +47,8 @@ impl View {
     pub(super) fn new(me: PeerId, known: impl IntoIterator<Item = PeerId>, now: Instant) -> Self {
         let ghost = Ghost { heard: now, since: now, ended: false };
         let ghosts = known.into_iter().filter(|peer| *peer != me).map(|peer| (peer, ghost)).collect();
-        let mut view = Self { me, members: BTreeSet::from([me]), ghosts, hash: 0, since: now };
+        let (members, silent) = (BTreeSet::from([me]), BTreeSet::new());
+        let mut view = Self { me, members, ghosts, silent, hash: 0, since: now };
         view.rehash();
         view
     }
@@ -62,6 +67,16 @@ impl View {
 
     pub(super) fn ghosts(&self) -> &BTreeMap<PeerId, Ghost> {
         &self.ghosts
+    }
+
+    /// Notes who has said nothing for [`DETACHED`]. `heard`: when each was heard last.
+    pub(super) fn listen(&mut self, heard: impl Fn(&PeerId) -> Option<Instant>, now: Instant) {
+        let silent = |peer: &PeerId| heard(peer).is_some_and(|at| now.saturating_duration_since(at) >= DETACHED);
+        self.silent = self.others().filter(silent).collect();
+    }
+
+    pub(super) fn silent(&self) -> &BTreeSet<PeerId> {
+        &self.silent
     }
 
     /// All that count, there or not.
