@@ -167,7 +167,11 @@ async fn tell(
 
 /// The first that knows it.
 async fn ask_others(id: &str, tenant: u64, handle: &Handle) -> Option<Place> {
-    let others: Vec<PeerId> = handle.directory().read(|directory| directory.members(Role::Proxy).collect());
+    // By their certificates: who plays the role registers for agents to find, which proxies don't look for.
+    let others: Vec<PeerId> = handle.directory().read(|directory| {
+        let may = directory.peers().filter(|view| view.rights.is_some_and(|of| of.roles.contains(Role::Proxy)));
+        may.map(|view| view.peer).collect()
+    });
     let connected = others.into_iter().filter(|peer| *peer != handle.peer_id() && handle.hop().connected(peer));
     let mut asking: FuturesUnordered<_> = connected.take(ASKED).map(|peer| ask(peer, id, tenant, handle)).collect();
     while let Some(answered) = asking.next().await {

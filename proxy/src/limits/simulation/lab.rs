@@ -181,7 +181,10 @@ impl Lab {
         for waiter in waiting {
             match self.proxies[at].limiter.take_now(KEY, &[1, 0, 0], self.now) {
                 Taken::Yes => self.pass(at),
-                _ if !waiter.asked || self.proxies[at].limiter.is_unsure(KEY) => self.proxies[at].waiting.push(waiter),
+                _ if self.proxies[at].limiter.is_unsure(KEY) => {
+                    self.proxies[at].waiting.push(Waiter { asked: false, ..waiter });
+                }
+                _ if !waiter.asked => self.proxies[at].waiting.push(waiter),
                 _ => {}
             }
         }
