@@ -163,11 +163,13 @@ impl Limits {
                 let limits = self.clone();
                 self.0.borrowing.spawn(async move { limits.exchange(sent, REPORT).await });
             }
-            let _ = time::timeout_at(deadline.into(), answered).await;
+            let begun = Instant::now();
+            let until = if self.limiter().is_unsure(key, begun) { deadline.min(begun + TICK) } else { deadline };
+            let _ = time::timeout_at(until.into(), answered).await;
             let now = Instant::now();
             let (taken, unsure) = {
                 let mut limiter = self.limiter();
-                (limiter.take_now(key, &cost, now), limiter.is_unsure(key))
+                (limiter.take_now(key, &cost, now), limiter.is_unsure(key, now))
             };
             match taken {
                 Taken::Yes => return Ok(Ticket { key: key.into(), cost, at: now }),

@@ -143,7 +143,9 @@ impl Limiter {
         let owner = self.view.owner(key);
         if owner == self.me {
             self.ask_self(key, cost, now);
-            return self.take_or_refuse(key, cost, false, now);
+            let taken = self.take_or_refuse(key, cost, false, now);
+            let waits = matches!(taken, Taken::No(_)) && self.is_unsure(key, now);
+            return if waits { Taken::Ask } else { taken };
         }
         let Some(slot) = self.slots.get_mut(key) else { return Taken::Yes };
         let dry = slot.dry.is_some_and(|until| until > now);
@@ -172,10 +174,12 @@ impl Limiter {
         }
     }
 
-    /// The same for a request that has waited for the owner's answer.
+    /// The same for a request that has waited for the owner's answer, or for this proxy to know what the others hold.
     pub(crate) fn take_now(&mut self, key: &str, cost: &Cost, now: Instant) -> Taken {
-        if let Some(slot) = self.slots.get_mut(key) {
-            slot.expire(now);
+        let Some(slot) = self.slots.get_mut(key) else { return Taken::Yes };
+        slot.expire(now);
+        if self.view.owner(key) == self.me && slot.lacks(cost, |_, _| 0).is_some() {
+            self.ask_self(key, cost, now);
         }
         self.take_or_refuse(key, cost, false, now)
     }
@@ -354,9 +358,14 @@ impl Limiter {
         }
     }
 
-    /// Whether a request that got nothing from the owner of its key should wait until that one was told all.
-    pub(crate) fn is_unsure(&self, key: &str) -> bool {
-        self.unsure.contains(&self.view.owner(key))
+    /// Whether a request that got nothing from the owner of its key should wait until that one was told all by everybody.
+    /// Nobody says when that is.
+    pub(crate) fn is_unsure(&self, key: &str, now: Instant) -> bool {
+        let owner = self.view.owner(key);
+        match owner == self.me {
+            true => !self.may_grant() && now.saturating_duration_since(self.view.since) < DETACHED,
+            false => self.unsure.contains(&owner),
+        }
     }
 
     /// The owner has not answered: what it may have granted is void, which the next report tells it.

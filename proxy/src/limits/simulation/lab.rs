@@ -175,13 +175,20 @@ impl Lab {
         }
     }
 
+    /// Who waits for what was asked about looks again.
+    fn through(&mut self, at: usize, sent: &Outgoing) {
+        if !sent.report.keys.is_empty() {
+            self.wake(at);
+        }
+    }
+
     /// The owner has answered or not: who waits looks again.
     fn wake(&mut self, at: usize) {
         let waiting = std::mem::take(&mut self.proxies[at].waiting);
         for waiter in waiting {
             match self.proxies[at].limiter.take_now(KEY, &[1, 0, 0], self.now) {
                 Taken::Yes => self.pass(at),
-                _ if self.proxies[at].limiter.is_unsure(KEY) => {
+                _ if self.proxies[at].limiter.is_unsure(KEY, self.now) => {
                     self.proxies[at].waiting.push(Waiter { asked: false, ..waiter });
                 }
                 _ if !waiter.asked => self.proxies[at].waiting.push(waiter),
@@ -189,6 +196,22 @@ impl Lab {
             }
         }
         if !self.proxies[at].waiting.is_empty() {
+            self.borrow(at);
+        }
+    }
+
+    /// Those who wait for nobody's answer look now and then.
+    fn look_again(&mut self, at: usize) {
+        let (asked, waiting) =
+            std::mem::take(&mut self.proxies[at].waiting).into_iter().partition(|waiter| waiter.asked);
+        self.proxies[at].waiting = asked;
+        for waiter in waiting {
+            match self.proxies[at].limiter.take_now(KEY, &[1, 0, 0], self.now) {
+                Taken::Yes => self.pass(at),
+                _ => self.proxies[at].waiting.push(waiter),
+            }
+        }
+        if self.proxies[at].waiting.iter().any(|waiter| !waiter.asked) {
             self.borrow(at);
         }
     }
@@ -204,6 +227,7 @@ impl Lab {
                         self.send(n, sent);
                     }
                 }
+                self.look_again(n);
                 self.at(now + TICK, Event::Tick(n));
             }
             Event::Request(n) if self.proxies[n].alive => {
@@ -232,11 +256,11 @@ impl Lab {
             }
             Event::Reply { to, sent, reply } if self.proxies[to].alive => {
                 self.proxies[to].limiter.answered(&sent, &reply, now);
-                self.wake(to);
+                self.through(to, &sent);
             }
             Event::Lost { at, sent } if self.proxies[at].alive => {
                 self.proxies[at].limiter.lost(&sent);
-                self.wake(at);
+                self.through(at, &sent);
             }
             Event::GivesUp { at, request } => self.proxies[at].waiting.retain(|waiter| waiter.request != request),
             Event::See { at } if self.proxies[at].alive => {
