@@ -17,11 +17,11 @@ use tokio_util::sync::CancellationToken;
 /// Replicas of the small cluster, Playgrounds and pods of others in the large one. A build for tests, and what plays the
 /// kubelets in it, take tens of times as long as optimised ones: they get a part.
 const REPLICAS: i32 = if cfg!(debug_assertions) { 20 } else { 100 };
-const PLAYGROUNDS: usize = if cfg!(debug_assertions) { 50 } else { 1_000 };
-const FOREIGN: usize = if cfg!(debug_assertions) { 2_000 } else { 20_000 };
+const PLAYGROUNDS: usize = if cfg!(debug_assertions) { 200 } else { 1_000 };
+const FOREIGN: usize = if cfg!(debug_assertions) { 5_000 } else { 20_000 };
 /// Time on the processor for all replicas, and for all Playgrounds, seconds.
 const REPLICAS_TAKE: f64 = 5.0;
-const PLAYGROUNDS_TAKE: f64 = if cfg!(debug_assertions) { 60.0 } else { 30.0 };
+const PLAYGROUNDS_TAKE: f64 = 30.0;
 /// Longest wait: a busy machine proves nothing.
 const WAIT: Duration = Duration::from_secs(300);
 
@@ -180,7 +180,6 @@ async fn many_replicas_take_seconds_and_few_calls_and_then_none() {
 
 /// A thousand Playgrounds, a thousand nodes and twenty thousand pods of others; fewer in a build for tests.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "some Playgrounds get their status minutes late when thousands of changes come at once; not understood yet"]
 async fn a_large_cluster_takes_little_memory_and_no_calls_at_rest() {
     if needs_fake() {
         return;
@@ -193,20 +192,24 @@ async fn a_large_cluster_takes_little_memory_and_no_calls_at_rest() {
     let node = |number: usize| json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": format!("big-{number}"), "labels": {"gpu": label}}, "status": {"allocatable": amounts}});
     fake.load("nodes", (0..1_000).map(node));
     let requests = json!({"requests": {"cpu": "100m", "memory": "64Mi"}});
+    // A real pod has some thousand bytes of what nobody here looks at.
+    let ballast = "x".repeat(4_000);
     let pod = |number: usize| -> Value {
-        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": format!("other-{number}"), "namespace": format!("team-{}", number % 50)},
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": format!("other-{number}"), "namespace": format!("team-{}", number % 50), "annotations": {"size": ballast}},
                "spec": {"nodeName": format!("big-{}", number % 1_000), "containers": [{"name": "c", "image": "i", "resources": requests}]}, "status": {"phase": "Running"}})
     };
     fake.load("pods", (0..FOREIGN).map(pod));
     let namespace = cluster.namespace.clone();
     let playground = |number: usize| {
         json!({"apiVersion": "dunlin.dev/v1alpha1", "kind": "Playground", "metadata": {"name": format!("p{number}"), "namespace": namespace},
-        "spec": {"model": namespace, "replicas": 0, "runtime": {"name": namespace}, "strategy": {}}})
+        "spec": {"model": namespace, "replicas": 0, "runtime": {"name": namespace}, "paused": false,
+                 "strategy": {"maxSurge": 1, "maxUnavailable": 0, "progressDeadlineSeconds": 1800}}})
     };
     fake.load("playgrounds", (0..PLAYGROUNDS).map(playground));
     let start = Instant::now();
     let orchestrator = Process::start(&cluster).await;
-    let settled = || fake.count("playgrounds", |object| object["status"]["observedGeneration"] == 1);
+    let is_settled = |object: &Value| object["status"]["observedGeneration"] == object["metadata"]["generation"];
+    let settled = || fake.count("playgrounds", is_settled);
     while settled() < PLAYGROUNDS {
         assert!(start.elapsed() < WAIT, "{} of {PLAYGROUNDS} have their status", settled());
         tokio::time::sleep(Duration::from_millis(200)).await;
