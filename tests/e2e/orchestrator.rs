@@ -177,12 +177,16 @@ fn a_pod_of_ones_own_making_is_not_let_in() {
     assert!(said.contains("token"), "{said}");
 }
 
-/// What a command that fails says.
+/// A command fails, and says why. On a machine that stood still for seconds the orchestrator may have lost its lease, and be
+/// away for a moment.
 #[track_caller]
 fn refused(home: &Home<'_>, args: &[&str], why: &str) {
-    let output = home.run(args);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success() && said.contains(why), "{args:?}: {said}");
+    wait_for(&format!("{args:?} to be refused: {why}"), PATIENCE, || {
+        let output = home.run(args);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success(), "{args:?} is taken");
+        said.contains(why).then_some(())
+    });
 }
 
 /// From `dunlin deploy --wait` to `dunlin delete`, by somebody who never sees Kubernetes.
