@@ -59,9 +59,10 @@ async fn higher_priority_goes_first() {
         let made = mesh.keys.make(NewKey { priority, ..NewKey::default() }).unwrap();
         mesh.client_with(Some(&made.0.key))
     };
-    let (usual, high) = (of(0), of(5));
+    let high = of(5);
+    // Each with a key of its own: among equals they would all have their turn before it.
     let many = join_all((0..6).map(|_| {
-        let usual = usual.clone();
+        let usual = of(0);
         tokio::spawn(async move { (usual.chat("m").await.status, Instant::now()) })
     }));
     let many = tokio::spawn(many);
