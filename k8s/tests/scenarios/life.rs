@@ -5,6 +5,7 @@ use dunlin_k8s::{
     names,
     resources::{Phase, Playground},
 };
+use dunlin_k8s_fake::simulate::Life;
 use k8s_openapi::api::{
     apps::v1::ControllerRevision, core::v1::ConfigMap, networking::v1::NetworkPolicy, policy::v1::PodDisruptionBudget,
 };
@@ -96,6 +97,31 @@ async fn a_replica_whose_pod_is_deleted_gets_a_successor() {
     let after = cluster.settles("chat", "a successor", replaced).await;
     let successor = after.replica_states.iter().find(|state| state.ordinal == lost.ordinal).unwrap();
     assert!(successor.attempt > lost.attempt && successor.pod_uid != lost.pod_uid);
+    orchestrator.stop().await;
+    cluster.clean().await;
+}
+
+/// What they still answer is not cut off by the end of what they belong to.
+#[tokio::test]
+async fn a_deleted_playground_stays_until_its_replicas_have_ended() {
+    let mut cluster = Cluster::new().await;
+    cluster.node("h100", 4).await;
+    cluster.model(&["h100"]).await;
+    let orchestrator = cluster.orchestrator();
+    cluster.playground("chat", 1, json!({})).await;
+    cluster.serves("chat", 1).await;
+    // It has been told, and takes its time.
+    cluster.lives.set(|_| Life::Lost);
+    let playgrounds = cluster.api::<Playground>();
+    playgrounds.delete("chat", &kube::api::DeleteParams::default()).await.unwrap();
+    let is_told = async || cluster.pods("chat").await.iter().all(|pod| pod.metadata.deletion_timestamp.is_some());
+    until("its replica is told to end", is_told).await;
+    tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+    assert_eq!(cluster.pods("chat").await.len(), 1);
+    assert_eq!(playgrounds.get("chat").await.unwrap().finalizers(), [names::FINALIZER]);
+    cluster.lives.set(|_| Life::Ready);
+    until("it has gone", async || playgrounds.get_opt("chat").await.is_ok_and(|found| found.is_none())).await;
+    assert!(cluster.pods("chat").await.is_empty());
     orchestrator.stop().await;
     cluster.clean().await;
 }
