@@ -1,7 +1,7 @@
 //! Killed between any two calls, and started again: nothing is lost, nothing is there twice.
 
 use crate::harness::{Cluster, condition, needs_fake, until};
-use dunlin_k8s_fake::{Call, Fate};
+use dunlin_k8s_fake::{Call, Fate, Verb};
 use futures::{FutureExt, StreamExt, stream};
 use serde_json::json;
 use std::{
@@ -134,6 +134,37 @@ async fn every_prefix(story: Story) {
     let cuts = (0..calls).flat_map(|at| [(at, Fate::HangsBefore), (at, Fate::HangsAfter)]);
     let cuts = cuts.map(|(at, fate)| cut(story, at, fate));
     stream::iter(cuts).buffer_unordered(AT_ONCE).collect::<Vec<()>>().await;
+}
+
+/// What makes all of that safe: there are never more pods than the stored status has given names to.
+#[tokio::test]
+async fn a_pod_is_created_only_once_its_name_is_stored() {
+    if needs_fake() {
+        return;
+    }
+    let cluster = cluster_for(Story::Create).await;
+    let (fake, namespace) = (cluster.fake_server().clone(), cluster.namespace.clone());
+    let (created, ahead) = (AtomicUsize::new(0), Arc::new(AtomicUsize::new(0)));
+    let seen = ahead.clone();
+    cluster.fake_server().on_call(move |call| {
+        if counts(call) && call.verb == Verb::Create && call.plural == "pods" {
+            let pods = created.fetch_add(1, Ordering::Relaxed) + 1;
+            let stored = fake.stored("playgrounds", &namespace, "chat").unwrap_or_default();
+            let named =
+                stored["status"]["attempts"].as_u64().and_then(|named| usize::try_from(named).ok()).unwrap_or(0);
+            seen.fetch_max(pods.saturating_sub(named), Ordering::Relaxed);
+        }
+        Fate::Works
+    });
+    let orchestrator = cluster.orchestrator();
+    for story in [Story::Create, Story::Scale, Story::Update] {
+        story.begin(&cluster).await;
+        let replicas = if matches!(story, Story::Create) { 2 } else { 4 };
+        cluster.serves("chat", replicas).await;
+    }
+    assert_eq!(ahead.load(Ordering::Relaxed), 0, "pods whose names are stored nowhere");
+    orchestrator.stop().await;
+    cluster.clean().await;
 }
 
 #[tokio::test]
