@@ -1,20 +1,27 @@
 //! The self-test of an engine that has become ready: does it go on with a partial answer to the letter?
 //!
-//! Beside clients' requests it counts for nothing: it takes no slot, runs only while one is free, and gives way at once
-//! when clients need all of them.
+//! Beside clients' requests it counts for nothing at first: it takes no slot, runs only while one is free, and gives way at
+//! once when clients need all of them. Where they always do, it takes a turn in the end, as one of them: else a replica that
+//! comes back to a busy mesh could never go on with what others lose, nor others with its.
 
 use super::{Replica, View};
-use crate::engine::{
-    Client,
-    client::Error,
-    continuation::{self, Said, Unfit},
+use crate::{
+    admit::InLine,
+    engine::{
+        Client,
+        client::Error,
+        continuation::{self, Said, Unfit},
+    },
 };
 use dunlin_protocol::{
     announcement::{ReplicaState, ServedModel},
     record::Continuation,
 };
-use std::{sync::Arc, time::Duration};
-use tokio::time::sleep;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::{sync::watch, time::sleep};
 
 /// For each of its answers, of 24 tokens: slow engines on a processor say a few tokens a second.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -24,6 +31,10 @@ const CHAT: &str = "/v1/chat/completions";
 /// Before a test that came to nothing is made again; doubled each time.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// How often in a row it gives way to clients before it takes a slot.
+const GIVES_WAY: u32 = 2;
+/// Longest wait for that slot.
+const TURN: Duration = Duration::from_secs(30);
 
 /// Why a test came to nothing. It is made again.
 #[derive(Debug, thiserror::Error)]
@@ -46,21 +57,30 @@ pub(super) fn tested(models: &[ServedModel]) -> Option<&ServedModel> {
 /// Tests the engine of `replica` each time that it has become ready, until dropped.
 pub(crate) async fn self_test(replica: Arc<Replica>, client: Client) {
     let mut views = replica.watch();
-    let mut pause = FIRST_PAUSE;
+    let (mut pause, mut gave_way, mut since) = (FIRST_PAUSE, 0, Instant::now());
     loop {
         let view = Arc::clone(&views.borrow_and_update());
         if view.state != ReplicaState::Ready || view.continuation.is_some() {
-            pause = FIRST_PAUSE;
+            (pause, gave_way) = (FIRST_PAUSE, 0);
             // The sender lives as long as the replica.
             if views.changed().await.is_err() {
                 return;
             }
+            since = Instant::now();
             continue;
         }
-        let verdict = tokio::select! {
-            verdict = test(&replica, &client, &view) => verdict,
-            () = crowded(&replica) => Err(Unclear::GaveWay),
+        let pass = if gave_way < GIVES_WAY {
+            None
+        } else {
+            replica.gate.enter(InLine { since, patience: TURN, kib: 0 }).await.ok()
         };
+        let alone = || replica.gate.counts().in_flight <= u16::from(pass.is_some());
+        let verdict = tokio::select! {
+            verdict = test(&replica, &client, &view, alone) => verdict,
+            () = crowded(&replica), if pass.is_none() => Err(Unclear::GaveWay),
+            () = withdrawn(&mut views) => continue,
+        };
+        drop(pass);
         match verdict {
             Ok(verdict) => {
                 tracing::debug!(replica = replica.index, ?verdict, "self-test of continuation");
@@ -68,6 +88,7 @@ pub(crate) async fn self_test(replica: Arc<Replica>, client: Client) {
             }
             Err(unclear) => {
                 tracing::debug!(replica = replica.index, %unclear, "self-test of continuation is made again");
+                gave_way += u32::from(matches!(unclear, Unclear::GaveWay));
                 sleep(pause).await;
                 pause = (pause * 2).min(LONGEST_PAUSE);
             }
@@ -87,7 +108,22 @@ async fn crowded(replica: &Replica) {
     }
 }
 
-async fn test(replica: &Replica, client: &Client, view: &View) -> Result<Continuation, Unclear> {
+/// Ends when the engine takes nothing any more.
+async fn withdrawn(views: &mut watch::Receiver<Arc<View>>) {
+    while views.borrow_and_update().state == ReplicaState::Ready {
+        // The sender lives as long as the replica.
+        if views.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn test(
+    replica: &Replica,
+    client: &Client,
+    view: &View,
+    alone: impl Fn() -> bool,
+) -> Result<Continuation, Unclear> {
     let none = Ok(Continuation::None);
     let Some(way) = continuation::way(&view.runtime) else { return none };
     let (Some(model), Some(url)) = (tested(&view.models), &view.url) else { return none };
@@ -119,8 +155,7 @@ async fn test(replica: &Replica, client: &Client, view: &View) -> Result<Continu
         };
         if !said.is_continued_by(cut, &rest) {
             // Engines that work on several requests at once may round otherwise, and choose another word.
-            let alone = replica.gate.counts().in_flight == 0;
-            return if alone { none } else { Err(Unclear::NotAlone) };
+            return if alone() { none } else { Err(Unclear::NotAlone) };
         }
     }
     Ok(Continuation::Exact)

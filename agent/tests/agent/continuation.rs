@@ -83,6 +83,36 @@ async fn an_engine_whose_runtime_was_changed_is_not_asked() {
     running.stop().await;
 }
 
+/// Two clients want the one slot all the time.
+#[tokio::test]
+async fn the_self_test_takes_a_turn_where_clients_always_need_all_slots() {
+    let busy = |config: &mut dunlin_agent::demo::Config| {
+        config.slots = 1;
+        config.speed.tokens_per_s = 200.0;
+    };
+    let running = start(vec![demo(busy)]).await;
+    let asking = async |text: &str| {
+        let body = json!({"model": "demo", "max_tokens": 60, "messages": [{"role": "user", "content": text}]});
+        loop {
+            // Refused while the other has the slot.
+            running.chat("demo", body.clone()).await;
+        }
+    };
+    let tested = async {
+        running.ready(0).await;
+        // The first seconds are the clients'.
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        assert_eq!(running.engine(0).continuation, None);
+        eventually("tested", || running.engine(0).continuation == Some(Continuation::Exact)).await;
+    };
+    tokio::select! {
+        _ = asking("hi") => {}
+        _ = asking("ho") => {}
+        () = tested => {}
+    }
+    running.stop().await;
+}
+
 /// Its four answers would take six seconds each, and there is one slot.
 #[tokio::test]
 async fn the_self_test_gives_way_to_clients() {
