@@ -37,6 +37,8 @@ pub struct Liveness {
 struct Heard {
     at: Instant,
     suspect: bool,
+    /// Its connections were given up, and are closing: over a cut cable that takes a while.
+    dead: bool,
 }
 
 impl Liveness {
@@ -45,6 +47,7 @@ impl Liveness {
         match self.peers.get_mut(&peer) {
             Some(heard) => {
                 heard.at = heard.at.max(now);
+                heard.dead = false;
                 std::mem::take(&mut heard.suspect)
             }
             None => false,
@@ -53,7 +56,7 @@ impl Liveness {
 
     /// Starts to watch a peer that has just connected.
     pub fn connected(&mut self, peer: PeerId, now: Instant) {
-        self.peers.insert(peer, Heard { at: now, suspect: false });
+        self.peers.insert(peer, Heard { at: now, suspect: false, dead: false });
     }
 
     /// Stops watching a peer whose last connection closed.
@@ -75,7 +78,9 @@ impl Liveness {
             if silence < SUSPECT && std::mem::take(&mut heard.suspect) {
                 verdicts.push(Verdict::Back(*peer));
             } else if silence >= DEAD {
-                verdicts.push(Verdict::Dead(*peer));
+                if !std::mem::replace(&mut heard.dead, true) {
+                    verdicts.push(Verdict::Dead(*peer));
+                }
             } else if silence >= SUSPECT && !std::mem::replace(&mut heard.suspect, true) {
                 verdicts.push(Verdict::Suspect(*peer));
             }
@@ -98,6 +103,10 @@ mod tests {
         assert!(liveness.heard(peer, start + Duration::from_secs(4)));
         assert!(!liveness.heard(peer, start + Duration::from_secs(4)));
         assert_eq!(liveness.check(|_| None, start + Duration::from_secs(14)), [Verdict::Dead(peer)]);
+        // While its connections close nothing more follows; another connection may go silent again.
+        assert!(liveness.check(|_| None, start + Duration::from_secs(15)).is_empty());
+        liveness.heard(peer, start + Duration::from_secs(16));
+        assert_eq!(liveness.check(|_| None, start + Duration::from_secs(26)), [Verdict::Dead(peer)]);
     }
 
     #[test]
