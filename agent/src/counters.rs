@@ -173,6 +173,8 @@ pub struct Request {
     pub new_kib: Option<u32>,
     /// Whether that is too uncertain to measure by.
     pub guess: bool,
+    /// Whether it has a slot of the engine: what has none, such as `/tokenize`, tells nothing of how fast that is.
+    pub has_slot: bool,
     /// [`dunlin_protocol::load::model_tag`] of the model asked for; 0 where there is none.
     pub model: u32,
 }
@@ -218,14 +220,21 @@ impl Meter {
         self.begin();
         self.counters.streams.fetch_add(1, Ordering::Relaxed);
         let ttft = now.duration_since(self.started);
+        (self.mark, self.marked) = (now, 1);
+        if !self.request.has_slot {
+            return;
+        }
         let mut averages = self.counters.averages();
         averages.ttft.add(ttft);
         if let Some(kib) = self.request.new_kib.filter(|_| !self.request.guess) {
             averages.prefill.add(kib, ttft, self.alone);
         }
         averages.newest = Some(now);
-        drop(averages);
-        (self.mark, self.marked) = (now, 1);
+    }
+
+    /// The engine answers with an error: that tells nothing of how fast it is either.
+    pub fn failed(&mut self) {
+        self.request.has_slot = false;
     }
 
     /// It isn't waited for any more.
@@ -242,7 +251,7 @@ impl Meter {
 
     fn inter_token(&mut self, now: Instant) {
         let gaps = self.chunks - self.marked;
-        if gaps > 0 {
+        if gaps > 0 && self.request.has_slot {
             self.counters.averages().itl.add(now.duration_since(self.mark) / gaps);
             (self.mark, self.marked) = (now, self.chunks);
         }
@@ -255,10 +264,11 @@ impl Meter {
             self.inter_token(now);
         }
         self.counters.answers.fetch_add(1, Ordering::Relaxed);
-        let mut averages = self.counters.averages();
-        averages.service.add(now.duration_since(self.started));
-        averages.newest = Some(now);
-        drop(averages);
+        if self.request.has_slot {
+            let mut averages = self.counters.averages();
+            averages.service.add(now.duration_since(self.started));
+            averages.newest = Some(now);
+        }
         self.end();
     }
 
@@ -299,7 +309,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     fn start_at(counters: &Arc<Counters>, now: Instant) -> Meter {
-        Meter::start(counters.clone(), Request { kib: 6, new_kib: Some(4), ..Request::default() }, now)
+        Meter::start(counters.clone(), Request { kib: 6, new_kib: Some(4), has_slot: true, ..Request::default() }, now)
     }
 
     #[test]
@@ -325,6 +335,21 @@ mod tests {
         start_at(&counters, start).finish(start + 7 * MS);
         let measured = counters.measured();
         assert_eq!((measured.ttft_us, measured.itl_us, measured.service_us), (None, None, Some(7_000)));
+    }
+
+    #[test]
+    fn what_has_no_slot_and_what_fails_tells_nothing_of_the_engines_speed() {
+        let (counters, start) = (Arc::<Counters>::default(), Instant::now());
+        Meter::start(counters.clone(), Request::default(), start).finish(start + MS);
+        for chunks in 0..3 {
+            let mut meter = start_at(&counters, start);
+            meter.failed();
+            (0..chunks).for_each(|_| meter.chunk(start + MS));
+            meter.finish(start + MS);
+        }
+        let measured = counters.measured();
+        assert_eq!((measured.ttft_us, measured.itl_us, measured.service_us), (None, None, None));
+        assert_eq!(counters.signs_of_life(), 7, "it lives, though");
     }
 
     #[test]

@@ -243,8 +243,7 @@ impl<'a> World<'a> {
         let way = &mut self.ways[id];
         if let Some(mut grant) = way.grant.take() {
             let balancer = &mut self.proxies[way.proxy].balancer;
-            balancer.end(&mut grant, now);
-            balancer.refuse(&grant.replica, now);
+            balancer.refuse(&mut grant, now);
         }
         self.arrive(id);
     }
@@ -348,7 +347,7 @@ impl<'a> World<'a> {
         let model = model_tag(&request.want.model);
         let told = self.ways[id].grant.as_ref().map_or(counters::Request::default(), |grant| {
             let Grant { kib, new_kib, guess, .. } = *grant;
-            counters::Request { kib, new_kib, guess, model }
+            counters::Request { kib, new_kib, guess, has_slot: true, model }
         });
         self.agents[engine].send(id, told, now);
         self.engines[engine].submit(id, request);

@@ -28,6 +28,7 @@ use rand::rngs::SmallRng;
 use record::Record;
 use std::{
     collections::HashMap,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -255,10 +256,7 @@ impl<W> Balancer<W> {
         record.start(kib, new_kib, now);
         let probe = record.breaker.on_send(now);
         let (number, name) = (record.number, record.name.clone());
-        self.affinity.add(&want.prompt.blocks, new_rounded, number);
-        if let Some(session) = want.prompt.session {
-            self.affinity.hold(session, number);
-        }
+        let sent = self.affinity.send(&want.prompt, new_rounded, number);
         Grant {
             replica,
             name,
@@ -272,6 +270,8 @@ impl<W> Balancer<W> {
             probe,
             since: now,
             begun: false,
+            prompt: Arc::clone(&want.prompt),
+            sent,
         }
     }
 
@@ -279,6 +279,10 @@ impl<W> Balancer<W> {
         // Only for one that is new: each request looks at every replica of its model.
         if self.records.len() >= RECORDS && !self.records.contains_key(&replica) {
             self.records.retain(|_, record| !record.is_forgettable());
+            // So many of them have failed: those that have none of ours are forgotten all the same.
+            if self.records.len() >= RECORDS {
+                self.records.retain(|_, record| record.is_busy());
+            }
         }
         let (numbered, affinity) = (&mut self.numbered, &mut self.affinity);
         self.records.entry(replica).or_insert_with(|| {
@@ -288,6 +292,13 @@ impl<W> Balancer<W> {
             });
             Record::new(replica, *numbered)
         })
+    }
+
+    /// Whether a request for `model` that is late may go to another replica as well, as far as the budget and those who wait
+    /// are concerned.
+    #[must_use]
+    pub fn may_hedge(&self, model: &ModelId) -> bool {
+        self.hedges.has_one() && self.line.waiting_for(model) == 0
     }
 
     /// Whether a retry of a timeout or a 5xx may be made; takes it from the budget.

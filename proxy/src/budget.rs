@@ -43,9 +43,14 @@ impl Budget {
         self.left = (self.left + self.rate.per_request).min(self.rate.saved);
     }
 
+    /// Whether there is one left.
+    pub(crate) fn has_one(&self) -> bool {
+        self.left >= 1.0
+    }
+
     /// Whether one more retry may be made; takes it.
     pub(crate) fn spend(&mut self) -> bool {
-        let enough = self.left >= 1.0;
+        let enough = self.has_one();
         if enough {
             self.left -= 1.0;
         }

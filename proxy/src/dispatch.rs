@@ -178,6 +178,7 @@ impl Dispatcher {
     /// No replica serves the model, none became free in time, or all that were tried failed.
     pub(crate) async fn dispatch(&self, ask: &mut Ask) -> Result<Response<Relay>, Error> {
         let mut answered = self.dispatch_one(ask).await;
+        let mut by = ask.asked.clone();
         for model in std::mem::take(&mut ask.fallbacks) {
             let failed = match &answered {
                 Ok(answer) => attempt::is_failure_of_replica(answer.status()),
@@ -186,17 +187,20 @@ impl Dispatcher {
             if !failed {
                 break;
             }
-            ask.rename(&model)?;
+            if let Err(error) = ask.rename(&model) {
+                tracing::debug!(%model, %error, "the fallback cannot be asked");
+                break;
+            }
             self.metrics.retried("fallback");
             // What is told of is the model that was asked for.
             match self.dispatch_one(ask).await {
-                Ok(answer) => answered = Ok(answer),
+                Ok(answer) => (answered, by) = (Ok(answer), model),
                 Err(error) => tracing::debug!(%model, %error, "fallback failed"),
             }
         }
         let mut answer = answered?;
-        if ask.want.model != ask.asked
-            && let Ok(model) = HeaderValue::try_from(hop::model_to_header(&ask.want.model))
+        if by != ask.asked
+            && let Ok(model) = HeaderValue::try_from(hop::model_to_header(&by))
         {
             answer.headers_mut().insert(headers::MODEL, model);
         }

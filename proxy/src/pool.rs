@@ -190,6 +190,11 @@ impl Pool {
         Some(Lease::new(self.clone(), grant))
     }
 
+    /// Whether another replica may be asked beside one that is late, as far as can be told without looking at them.
+    pub(crate) fn may_hedge(&self, model: &ModelId) -> bool {
+        self.balancer().may_hedge(model)
+    }
+
     /// One that was asked later than `replica` has answered before it.
     pub(crate) fn outrun(&self, replica: &ReplicaId) {
         if self.balancer().outrun(replica, Instant::now()) {

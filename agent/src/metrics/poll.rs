@@ -50,7 +50,8 @@ pub(crate) async fn poll(replica: Arc<Replica>, client: Client) {
             Some(_) => Outcome::Busy,
             None => Outcome::Failed,
         };
-        replica.gate.learn(load.as_ref());
+        // One that failed in between takes no numbers away.
+        replica.gate.learn(load.or_else(|| replica.reading(now.into_std())).as_ref());
         let pause = pace.after(outcome, now - started);
         if let Some(load) = load
             && replica.view().url.as_ref() == Some(url)

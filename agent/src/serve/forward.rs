@@ -162,7 +162,13 @@ fn measured(headers: &HeaderMap) -> counters::Request {
     let (kib, new_kib) = numbers(headers, PROMPT);
     let model = model(headers).map_or(0, |model| load::model_tag(&model));
     let guess = headers.get(PROMPT).is_some_and(|value| value.as_bytes().ends_with(GUESS.as_bytes()));
-    counters::Request { kib: kib.unwrap_or(0), new_kib: new_kib.filter(|new| Some(*new) <= kib), guess, model }
+    counters::Request {
+        kib: kib.unwrap_or(0),
+        new_kib: new_kib.filter(|new| Some(*new) <= kib),
+        guess,
+        has_slot: true,
+        model,
+    }
 }
 
 /// Where it stands among those who wait for a slot.
@@ -216,7 +222,7 @@ fn relayed(
     replica: &Arc<Replica>,
     (answer, first): Begun,
     limits: Limits,
-    held: (Option<Pass>, Meter),
+    (pass, mut meter): (Option<Pass>, Meter),
     usage_is_added: bool,
 ) -> Result<Response, Refusal> {
     let (mut head, body) = answer.into_parts();
@@ -226,6 +232,9 @@ fn relayed(
         replica.request_failed();
     } else if head.status == StatusCode::NOT_FOUND {
         replica.model_missed();
+    }
+    if !head.status.is_success() {
+        meter.failed();
     }
     headers::strip_response(&mut head.headers);
     let size = headers::size(&head.headers);
@@ -238,7 +247,7 @@ fn relayed(
     let usage = Reading::of(head.status, &head.headers, usage_is_added);
     let counted = (outcome, !failed);
     let (service, replica) = (Arc::clone(service), Arc::clone(replica));
-    let relay = Relay::new((first, body), service, replica, held, limits, (stream, usage), counted);
+    let relay = Relay::new((first, body), service, replica, (pass, meter), limits, (stream, usage), counted);
     Ok(Response::from_parts(head, Body::new(relay)))
 }
 

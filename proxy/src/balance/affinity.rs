@@ -4,7 +4,7 @@
 //! How much an engine keeps nobody says, so the older a use the less it counts; age is told not in time but in the
 //! prompts sent since, which is what pushes others out of a cache.
 
-use crate::prompt::Block;
+use crate::prompt::{Block, Prompt};
 use foldhash::fast::RandomState;
 use std::collections::HashMap;
 
@@ -43,18 +43,50 @@ struct Holders {
     sent_kib: [u32; HOLDERS],
 }
 
+/// KiB sent between two moments, whose counts wrap; none where the second is before the first, because what came between
+/// was taken back.
+fn between(before: u32, after: u32) -> u32 {
+    u32::try_from(after.wrapping_sub(before).cast_signed()).unwrap_or(0)
+}
+
 impl Holders {
     fn add(&mut self, number: Number, sent_kib: u32) {
         let known = self.numbers.iter().position(|held| *held == number || *held == 0);
-        let oldest = || (0..HOLDERS).max_by_key(|&at| sent_kib.wrapping_sub(self.sent_kib[at]));
+        let oldest = || (0..HOLDERS).max_by_key(|&at| between(self.sent_kib[at], sent_kib));
         if let Some(at) = known.or_else(oldest) {
             (self.numbers[at], self.sent_kib[at]) = (number, sent_kib);
         }
     }
 
+    fn remove(&mut self, number: Number) {
+        let last = self.numbers.iter().rposition(|held| *held != 0);
+        let at = self.numbers.iter().position(|held| *held == number);
+        if let (Some(at), Some(last)) = (at, last) {
+            self.numbers.swap(at, last);
+            self.sent_kib.swap(at, last);
+            (self.numbers[last], self.sent_kib[last]) = (0, 0);
+        }
+        self.count = self.count.saturating_sub(1);
+    }
+
+    fn has(&self, number: Number) -> bool {
+        self.numbers.contains(&number)
+    }
+
     fn iter(&self) -> impl Iterator<Item = (Number, u32)> {
         self.numbers.into_iter().zip(self.sent_kib).take_while(|(number, _)| *number != 0)
     }
+}
+
+/// What a prompt changed, to be taken back if the replica refuses it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Sent {
+    number: Number,
+    new_kib: u32,
+    /// Blocks at its beginning that were known of the replica before.
+    known: usize,
+    /// Who had its session before; 0 for nobody.
+    session_was: Number,
 }
 
 /// How much of a prompt replicas hold.
@@ -116,7 +148,7 @@ impl Affinity {
     }
 
     fn likelihood(&self, sent_kib: u32, spread: f64) -> f64 {
-        let since = f64::from(self.sent_kib.wrapping_sub(sent_kib)) * spread.recip();
+        let since = f64::from(between(sent_kib, self.sent_kib)) * spread.recip();
         1.0 / (1.0 + since / HALF_LIFE_KIB)
     }
 
@@ -126,19 +158,47 @@ impl Affinity {
         f64::from(holders.count) / (f64::from(since) + FEW)
     }
 
-    /// The replica of `number` gets a prompt of these blocks, of which `new_kib` are new to it.
-    pub(super) fn add(&mut self, blocks: &[Block], new_kib: u32, number: Number) {
+    /// The replica of `number` gets `prompt`, of which `new_kib` are new to it, and its session.
+    pub(super) fn send(&mut self, prompt: &Prompt, new_kib: u32, number: Number) -> Sent {
+        let known = self.add(&prompt.blocks, new_kib, number);
+        let session_was = prompt.session.and_then(|session| self.holder(session)).unwrap_or(0);
+        if let Some(session) = prompt.session {
+            self.hold(session, number);
+        }
+        Sent { number, new_kib, known, session_was }
+    }
+
+    /// It has refused that.
+    pub(super) fn take_back(&mut self, prompt: &Prompt, sent: Sent) {
+        let Sent { number, new_kib, known, session_was } = sent;
+        self.sent_kib = self.sent_kib.wrapping_sub(new_kib);
+        for block in prompt.blocks.iter().skip(known) {
+            if let Some(holders) = self.get_mut(block.hash) {
+                holders.remove(number);
+            }
+        }
+        if let Some(session) = prompt.session.filter(|session| self.holder(*session) == Some(number)) {
+            self.hold(session, session_was);
+        }
+    }
+
+    /// The replica of `number` gets a prompt of these blocks, of which `new_kib` are new to it. Returns how many blocks of its
+    /// beginning were known of it.
+    fn add(&mut self, blocks: &[Block], new_kib: u32, number: Number) -> usize {
+        let mut known = 0;
         self.sent_kib = self.sent_kib.wrapping_add(new_kib);
         self.sent = self.sent.wrapping_add(1);
         let (sent_kib, sent) = (self.sent_kib, self.sent);
-        for block in blocks {
+        for (at, block) in blocks.iter().enumerate() {
             let holders = self.entry(block.hash);
+            known += usize::from(known == at && holders.has(number));
             if holders.count == 0 {
                 holders.first = sent;
             }
             holders.count = holders.count.saturating_add(1);
             holders.add(number, sent_kib);
         }
+        known
     }
 
     /// Who had the session or gave the response of this hash.
@@ -160,6 +220,10 @@ impl Affinity {
 
     fn get(&self, hash: u64) -> Option<&Holders> {
         self.young.get(&hash).or_else(|| self.old.get(&hash))
+    }
+
+    fn get_mut(&mut self, hash: u64) -> Option<&mut Holders> {
+        self.young.get_mut(&hash).or_else(|| self.old.get_mut(&hash))
     }
 
     fn entry(&mut self, hash: u64) -> &mut Holders {
@@ -200,6 +264,24 @@ mod tests {
         assert!((held.by(1) - 100.0).abs() < 1.0 && held.by(3) > 199.0, "{held:?}");
         affinity.add(&blocks(&[1, 2]), 0, 1);
         assert!(affinity.look_up(&blocks(&[1, 2]), 2, 0.0).by(1) > 199.0, "used again");
+    }
+
+    #[test]
+    fn what_was_refused_was_not_sent() {
+        let mut affinity = Affinity::default();
+        let prompt = |hashes: &[u64]| Prompt { blocks: blocks(hashes), session: Some(77), ..Prompt::default() };
+        let kept = affinity.send(&prompt(&[1, 2]), 1, 1);
+        let refused = affinity.send(&prompt(&[1, 2, 3]), 9, 2);
+        assert_eq!(affinity.look_up(&blocks(&[1, 2, 3]), 2, 0.0).by(2), 300.0);
+        affinity.take_back(&prompt(&[1, 2, 3]), refused);
+        let held = affinity.look_up(&blocks(&[1, 2, 3]), 2, 0.0);
+        assert_eq!((held.by(1), held.by(2), affinity.holder(77)), (200.0, 0.0, Some(1)));
+        // What it held before it still holds.
+        let more = affinity.send(&prompt(&[1, 2, 3]), 1, 1);
+        affinity.take_back(&prompt(&[1, 2, 3]), more);
+        assert_eq!(affinity.look_up(&blocks(&[1, 2, 3]), 2, 0.0).by(1), 200.0);
+        affinity.take_back(&prompt(&[1, 2]), kept);
+        assert_eq!((affinity.look_up(&blocks(&[1, 2]), 2, 0.0).by(1), affinity.holder(77)), (0.0, None));
     }
 
     #[test]

@@ -45,11 +45,14 @@ impl<W> Balancer<W> {
         }
     }
 
-    /// The replica refused a request, which has ended, for being full.
-    pub fn refuse(&mut self, replica: &ReplicaId, now: Instant) {
-        if let Some(record) = self.records.get_mut(replica) {
+    /// The replica refused the request, for being full: it has ended, and its prompt is not there.
+    pub fn refuse(&mut self, grant: &mut Grant, now: Instant) {
+        // The slot first: its end clears an older refusal.
+        self.end(grant, now);
+        if let Some(record) = self.records.get_mut(&grant.replica) {
             record.refuse(now, &mut self.rng);
         }
+        self.affinity.take_back(&grant.prompt, grant.sent);
     }
 
     /// The replica doesn't serve `model`, whatever its announcement says.

@@ -138,7 +138,12 @@ impl Record {
 
     /// Whether little is lost by forgetting it.
     pub(super) fn is_forgettable(&self) -> bool {
-        self.has.in_flight == 0 && self.breaker.is_clean()
+        !self.is_busy() && self.breaker.is_clean()
+    }
+
+    /// Whether it has requests of ours.
+    pub(super) fn is_busy(&self) -> bool {
+        self.has.in_flight > 0
     }
 
     /// What is known at `now` of its serving `model`, when the newest report came at `received`.

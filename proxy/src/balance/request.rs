@@ -1,5 +1,6 @@
 //! What a request brings, and what it gets.
 
+use super::affinity::Sent;
 use crate::{
     late::{Place, Priority},
     prompt::Prompt,
@@ -95,6 +96,8 @@ pub struct Grant {
     pub(super) probe: bool,
     pub(super) since: Instant,
     pub(super) begun: bool,
+    pub(super) prompt: Arc<Prompt>,
+    pub(super) sent: Sent,
 }
 
 /// What became of a request that asked.

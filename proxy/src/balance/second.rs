@@ -18,14 +18,18 @@ impl<W> Balancer<W> {
         if self.line.waiting_for(&want.model) > 0 {
             return None;
         }
-        candidates.retain(|one| !taken.contains(&one.replica) && one.reach != Reach::Gone && one.loads == Loads::Never);
+        let tag = load::model_tag(&want.model);
+        // Loading an adapter or a model takes longer than what is late.
+        let ready =
+            |one: &Candidate| one.loads == Loads::Never || one.load.is_some_and(|load| load.recent.contains(&tag));
+        candidates.retain(|one| !taken.contains(&one.replica) && one.reach != Reach::Gone && ready(one));
         self.fill_own(&want.model, candidates, now);
         self.fill_held(&want.prompt, candidates);
-        let (turn, tag) = (self.turn(&want.model), load::model_tag(&want.model));
+        let turn = self.turn(&want.model);
         let kib = want.prompt.bytes as f64 / 1024.0;
         let ask = Ask { tried: &[], turn, fresh: self.settings.fresh, kib, tag };
         let ranked = route::rank(candidates, &ask, now, &mut self.rng);
-        let best = ranked.first().copied().filter(|best| best.room == Room::Free)?;
+        let best = ranked.first().copied().filter(|best| best.room == Room::Free && best.in_rotation)?;
         self.hedges.spend().then(|| self.take(want, best, Duration::ZERO, Duration::ZERO, now))
     }
 

@@ -113,10 +113,13 @@ impl Dispatcher {
                     return Outcome { replica, answer: Ok(answer), others: others + asked.len() - 1 };
                 }
                 Some((replica, answer)) if running.is_empty() => return Outcome { replica, answer, others },
-                Some((replica, Err(_))) => {
+                Some((replica, Err(failure))) => {
                     asked.retain(|one| one.replica != replica);
-                    tried.push(replica);
-                    others += 1;
+                    // Bad timing is no failure.
+                    if !matches!(failure, Failure::Full) {
+                        tried.push(replica);
+                    }
+                    others += usize::from(!matches!(failure, Failure::Full | Failure::Draining));
                 }
                 None => {}
             }

@@ -136,6 +136,10 @@ impl Keep {
     /// # Errors
     /// The stream may not go on.
     pub(crate) fn beside(&self, late: ReplicaId) -> Result<BoxFuture<'static, Result<Resumed, Refusal>>, Refusal> {
+        // Before its text is copied and counted.
+        if !self.dispatcher.pool.may_hedge(&self.ask.want.model) {
+            return Err(Refusal::NoReplica);
+        }
         let mut copy = Box::new(self.clone());
         copy.seconds += 1;
         if copy.seconds > SECONDS {

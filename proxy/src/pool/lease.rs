@@ -16,12 +16,13 @@ use std::{
 pub(crate) struct Lease {
     pool: Arc<Pool>,
     grant: Grant,
+    refused: bool,
 }
 
 impl Lease {
     pub(super) fn new(pool: Arc<Pool>, grant: Grant) -> Self {
         pool.metrics.in_flight.inc();
-        Self { pool, grant }
+        Self { pool, grant, refused: false }
     }
 
     /// Who is to be asked.
@@ -87,12 +88,8 @@ impl Lease {
     }
 
     /// The replica refused for being full.
-    pub(crate) fn refused(self) {
-        let replica = self.grant.replica;
-        let pool = self.pool.clone();
-        // The slot first: its end clears an older refusal.
-        drop(self);
-        pool.balancer().refuse(&replica, Instant::now());
+    pub(crate) fn refused(mut self) {
+        self.refused = true;
     }
 }
 
@@ -100,7 +97,10 @@ impl Drop for Lease {
     fn drop(&mut self) {
         self.pool.metrics.in_flight.dec();
         let mut balancer = self.pool.balancer();
-        balancer.end(&mut self.grant, Instant::now());
+        match self.refused {
+            true => balancer.refuse(&mut self.grant, Instant::now()),
+            false => balancer.end(&mut self.grant, Instant::now()),
+        }
         if balancer.waiting() > 0 {
             self.pool.wake.notify_one();
         }

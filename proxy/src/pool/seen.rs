@@ -85,7 +85,14 @@ fn loads(replica: &Replica, model: &ModelId) -> Loads {
     }
     match replica.models.iter().find(|served| served.id == *model) {
         Some(served) if served.parent.is_some() => Loads::Adapter,
-        Some(_) if replica.models.iter().any(|other| other.id != *model && other.parent.is_none()) => Loads::Model,
+        // Two names of what is loaded are one model.
+        Some(served)
+            if replica.models.iter().any(|other| {
+                other.id != *model && other.parent.is_none() && (other.root.is_none() || other.root != served.root)
+            }) =>
+        {
+            Loads::Model
+        }
         _ => Loads::Never,
     }
 }
