@@ -161,7 +161,10 @@ impl<W> Balancer<W> {
         } else if for_starting && !self.may_wait_for_starting(&want.model) {
             return Err(Refusal::TooManyForStarting);
         } else {
-            let wait = self.line.wait(&want.model, want.tenant, want.priority);
+            let wait = self.wait(want).or_else(|| {
+                let ahead = self.line.ahead(&want.model, want.tenant, want.priority);
+                Some(route::pace(candidates)? * u32::try_from(ahead + 1).unwrap_or(u32::MAX))
+            });
             match wait {
                 Some(wait) if wait > self.settings.hold * SURE.0 / SURE.1 => return Err(Refusal::TooLong { wait }),
                 _ => self
@@ -294,11 +297,12 @@ impl<W> Balancer<W> {
         })
     }
 
-    /// Whether a request for `model` that is late may go to another replica as well, as far as the budget and those who wait
-    /// are concerned.
+    /// Whether a request for `model` that `late` is late with may go to another of `candidates` as well, as far as the budget
+    /// and those who wait are concerned.
     #[must_use]
-    pub fn may_hedge(&self, model: &ModelId) -> bool {
-        self.hedges.has_one() && self.line.waiting_for(model) == 0
+    pub fn may_hedge(&self, model: &ModelId, late: ReplicaId, candidates: &[Candidate], now: Instant) -> bool {
+        let pays = self.hedges.has_one() || self.are_silent(&[late], candidates, now);
+        self.settings.hedged_percent > 0 && pays && self.line.waiting_for(model) == 0
     }
 
     /// Whether a retry of a timeout or a 5xx may be made; takes it from the budget.

@@ -121,6 +121,11 @@ impl<W> Line<W> {
         self.models.get(model)?.wait(tenant, priority)
     }
 
+    /// About how many will be served before one more of `tenant`.
+    pub(crate) fn ahead(&self, model: &ModelId, tenant: u64, priority: Priority) -> usize {
+        self.models.get(model).map_or(0, |turns| turns.ahead_of_next(tenant, priority))
+    }
+
     /// The models waited for, longest wait first.
     pub(crate) fn models(&self) -> Vec<ModelId> {
         let mut heads: Vec<_> = self.models.iter().filter_map(|(model, turns)| Some((turns.head()?, model))).collect();

@@ -191,8 +191,14 @@ impl Pool {
     }
 
     /// Whether another replica may be asked beside one that is late, as far as can be told without looking at them.
-    pub(crate) fn may_hedge(&self, model: &ModelId) -> bool {
-        self.balancer().may_hedge(model)
+    pub(crate) fn may_hedge(&self, model: &ModelId, late: ReplicaId) -> bool {
+        let seen = self.seen(model);
+        self.balancer().may_hedge(model, late, &seen.ready, Instant::now())
+    }
+
+    /// Whether a replica of `model` was connected within the last half minute.
+    pub(crate) fn was_reachable(&self, model: &ModelId) -> bool {
+        self.lives().was_reachable(model, Instant::now())
     }
 
     /// One that was asked later than `replica` has answered before it.

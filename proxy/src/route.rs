@@ -134,6 +134,22 @@ impl Speed {
     }
 }
 
+/// The time between two answers that `candidates` can give together with all slots in use, by what was measured of them;
+/// of which nothing was, counts as the mean of the others. `None` where none was.
+pub(crate) fn pace(candidates: &[Candidate]) -> Option<Duration> {
+    let reachable = candidates.iter().filter(|one| one.reach != Reach::Gone);
+    let rates = reachable.map(|one| {
+        let load = one.load?;
+        let answer_us = load.speed.first_token_us.unwrap_or(0.0) + load.speed.decode_us?;
+        (answer_us > 0.0).then(|| f64::from(load.slots) * 1e6 / answer_us)
+    });
+    let (all, known, sum) = rates.fold((0_u32, 0_u32, 0.0), |(all, known, sum), rate| match rate {
+        Some(rate) => (all + 1, known + 1, sum + rate),
+        None => (all + 1, known, sum),
+    });
+    (sum > 0.0).then(|| Duration::from_secs_f64(f64::from(known) / (sum * f64::from(all))))
+}
+
 impl Load {
     /// The part of `report` that routing reads.
     #[must_use]

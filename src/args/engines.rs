@@ -53,7 +53,7 @@ pub(crate) struct EngineArgs {
     /// Answer GET /ready there, and nothing else: 200 while an engine serves, else 503 [default: nowhere]
     #[arg(long, env = "DUNLIN_READY_HTTP", value_name = "ADDR:PORT", value_parser = socket_address, hide_short_help = true)]
     pub(crate) ready_http: Option<SocketAddr>,
-    /// Longest that requests in flight may take once the agent is to end, or its engine's container, seconds [default: 30]
+    /// Longest that requests in flight may take once the agent is to end, or its engine's container, seconds [default: 60]
     #[arg(long, env = "DUNLIN_DRAIN_TIMEOUT", value_name = "SECONDS", value_parser = seconds, hide_short_help = true)]
     pub(crate) drain_timeout: Option<Duration>,
     /// Restart the launched engine when it was ready and nothing has come from it for so long, seconds; 0: never

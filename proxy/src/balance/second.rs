@@ -5,6 +5,9 @@ use crate::route::{self, Ask, Candidate, Loads, Reach, Room};
 use dunlin_protocol::{id::ReplicaId, load};
 use std::time::{Duration, Instant};
 
+/// Streams of one engine that are silent together for so long hang; less is also the prefill of a long prompt among them.
+const HANGS: Duration = Duration::from_secs(3);
+
 impl<W> Balancer<W> {
     /// Another replica for a request that `taken` are at already and late with: one with a slot that nobody waits for, as
     /// long as the budget of such lasts.
@@ -15,9 +18,10 @@ impl<W> Balancer<W> {
         candidates: &mut Vec<Candidate>,
         now: Instant,
     ) -> Option<Grant> {
-        if self.line.waiting_for(&want.model) > 0 {
+        if self.settings.hedged_percent == 0 || self.line.waiting_for(&want.model) > 0 {
             return None;
         }
+        let silent = self.are_silent(taken, candidates, now);
         let tag = load::model_tag(&want.model);
         // Loading an adapter or a model takes longer than what is late.
         let ready =
@@ -30,7 +34,19 @@ impl<W> Balancer<W> {
         let ask = Ask { tried: &[], turn, fresh: self.settings.fresh, kib, tag };
         let ranked = route::rank(candidates, &ask, now, &mut self.rng);
         let best = ranked.first().copied().filter(|best| best.room == Room::Free && best.in_rotation)?;
-        self.hedges.spend().then(|| self.take(want, best, Duration::ZERO, Duration::ZERO, now))
+        (silent || self.hedges.spend()).then(|| self.take(want, best, Duration::ZERO, Duration::ZERO, now))
+    }
+
+    /// Whether all of `replicas` say nothing to anybody. What they are late with costs nothing to ask of another: nobody works
+    /// on it. So one that hangs with hundreds of streams doesn't use the budget up.
+    pub(super) fn are_silent(&self, replicas: &[ReplicaId], candidates: &[Candidate], now: Instant) -> bool {
+        let believed = |at: Instant| now.saturating_duration_since(at) <= self.settings.fresh;
+        let silent = |one: &Candidate| {
+            matches!(one.reach, Reach::Suspect | Reach::Gone)
+                || one.load.is_some_and(|load| believed(load.received) && load.silent >= HANGS)
+        };
+        let known = |replica: &ReplicaId| candidates.iter().find(|one| one.replica == *replica);
+        replicas.iter().all(|replica| known(replica).is_none_or(silent))
     }
 
     /// Another replica answered though it had been asked later: as good as a failure. Returns whether this ejected it.

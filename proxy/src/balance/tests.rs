@@ -176,6 +176,56 @@ fn a_long_line_sends_one_ahead_to_a_far_replica_whose_slot_will_be_free() {
     assert_eq!(sent(2, LONG_LINE), (false, false), "a near one is sent to when it is free");
 }
 
+/// Nobody waited before, so how fast those who wait are served is not known: the engines' speeds tell.
+#[test]
+fn a_burst_on_an_empty_line_is_let_in_as_far_as_it_can_be_served() {
+    let now = Instant::now();
+    let mut balancer: Balancer<u32> =
+        Balancer::new(Settings { waiting_per_model: 1024, waiting: 4096, ..settings() }, SmallRng::seed_from_u64(1));
+    // Two engines of eight slots, 0.52 s an answer: some thirty a second.
+    let mut pool = pool(2, now);
+    let mut come = || balancer.arrive(&want(b"x", true), &mut Ticket::default(), &mut pool, now, || 0);
+    let (mut granted, mut waits) = (0, 0);
+    let refused = loop {
+        match come() {
+            Ok(Arrival::Granted(_)) => granted += 1,
+            Ok(Arrival::Waits(_)) => waits += 1,
+            Err(refusal) => break refusal,
+        }
+    };
+    assert_eq!(granted, 16);
+    assert!((500..600).contains(&waits), "{waits}");
+    assert!(matches!(refused, Refusal::TooLong { wait } if wait > Duration::from_secs(18)), "{refused:?}");
+    // Of an engine nothing may be known yet.
+    pool[1].load.as_mut().unwrap().speed = Speed::default();
+    assert_eq!(route::pace(&pool), Some(Duration::from_micros(32_500)));
+    pool[0].load.as_mut().unwrap().speed = Speed::default();
+    assert_eq!(route::pace(&pool), None);
+}
+
+/// One that hangs with many streams would use it up; one that is slow would not be asked beside without it.
+#[test]
+fn what_a_replica_is_late_with_that_says_nothing_to_anybody_takes_nothing_from_the_budget() {
+    let now = Instant::now();
+    let model = ModelId::new("m").unwrap();
+    let hedged = |silent: Duration, percent: u8| {
+        let settings = Settings { hedged_percent: percent, ..settings() };
+        let mut balancer: Balancer<u32> = Balancer::new(settings, SmallRng::seed_from_u64(1));
+        let mut pool = pool(2, now);
+        pool.iter_mut().for_each(|one| one.load.as_mut().unwrap().slots = 500);
+        let late = pool[0].replica;
+        pool[0].load.as_mut().unwrap().silent = silent;
+        let allowed = |balancer: &Balancer<u32>| balancer.may_hedge(&model, late, &pool, now);
+        let first = allowed(&balancer);
+        let seconds = || balancer.second(&want(b"x", true), &[late], &mut pool.clone(), now).is_some();
+        let count = std::iter::repeat_with(seconds).take(300).filter(|had| *had).count();
+        (first, count, allowed(&balancer))
+    };
+    assert_eq!(hedged(Duration::from_secs(1), 10), (true, 64, false));
+    assert_eq!(hedged(Duration::from_secs(4), 10), (true, 300, true));
+    assert_eq!(hedged(Duration::from_secs(4), 0), (false, 0, false));
+}
+
 /// Two engines of four slots, five times as much as they can answer, and engines that get slower by a quarter, as they do
 /// on a busy machine: those who were told to wait get a slot within the time that they may wait.
 #[test]

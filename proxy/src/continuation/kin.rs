@@ -32,7 +32,12 @@ impl Kin {
     /// Whether `replica` may go on: the same in all, with at least the same context, and proved in a self-test.
     pub(crate) fn goes_on_at(&self, replica: &Replica, model: &ModelId) -> bool {
         let able = replica.state == ReplicaState::Ready && replica.continuation == Continuation::Exact;
-        able && Self::of(replica, model).is_some_and(|other| {
+        able && self.is_of(replica, model)
+    }
+
+    /// Whether `replica` has the same, with at least the same context, whatever it has proved.
+    pub(crate) fn is_of(&self, replica: &Replica, model: &ModelId) -> bool {
+        Self::of(replica, model).is_some_and(|other| {
             let same = (&other.runtime, other.root, &other.parent) == (&self.runtime, self.root, &self.parent);
             same && other.context >= self.context
         })

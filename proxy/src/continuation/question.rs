@@ -7,11 +7,9 @@ use serde_json::{Map, Value, json};
 
 /// Fields that mean the same for the rest of an answer as for all of it. A field that is not among them may mean
 /// anything, so it refuses.
-const CARRY_OVER: [&str; 12] = [
-    "frequency_penalty",
+const CARRY_OVER: [&str; 10] = [
     "min_p",
     "model",
-    "presence_penalty",
     "repeat_penalty",
     "repetition_penalty",
     "seed",
@@ -21,6 +19,9 @@ const CARRY_OVER: [&str; 12] = [
     "top_p",
     "user",
 ];
+/// vLLM and SGLang count these over what was generated, and what is gone on from is part of the prompt: they would begin
+/// anew.
+const OVER_THE_ANSWER: [&str; 2] = ["frequency_penalty", "presence_penalty"];
 /// Those that limit the answer.
 const LIMITS: [&str; 2] = ["max_completion_tokens", "max_tokens"];
 /// Whose messages templates write as they are.
@@ -55,6 +56,7 @@ impl Question {
                 "stop" => read_stops(value, &mut stops),
                 "stream_options" => is_usage_only(value),
                 "n" => value.is_null() || value.as_u64() == Some(1),
+                penalty if OVER_THE_ANSWER.contains(&penalty) => value.is_null() || value.as_f64() == Some(0.0),
                 limit if LIMITS.contains(&limit) => value.is_null() || value.as_u64().is_some(),
                 other => CARRY_OVER.contains(&other),
             };

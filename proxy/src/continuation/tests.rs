@@ -236,7 +236,7 @@ fn only_what_is_known_to_carry_over_goes_on() {
     for carries_over in [
         json!({}),
         json!({"temperature": 0.7, "top_p": 0.9, "top_k": 40, "min_p": 0.1, "seed": 1, "user": "u", "n": 1}),
-        json!({"presence_penalty": 1, "frequency_penalty": 1, "max_tokens": null, "max_completion_tokens": 9}),
+        json!({"presence_penalty": 0, "frequency_penalty": null, "repetition_penalty": 1.1, "max_tokens": null, "max_completion_tokens": 9}),
         json!({"stop": ["\n"], "stream_options": {"include_usage": true}}),
         json!({"stop": null, "stream_options": null, "n": null}),
         json!({"messages": [{"role": "system", "content": "s"}, {"role": "assistant", "content": "a"},
@@ -252,6 +252,8 @@ fn only_what_is_known_to_carry_over_goes_on() {
         ("min_tokens", json!({"min_tokens": 1})),
         ("new_parameter", json!({"new_parameter": null})),
         ("n", json!({"n": 2})),
+        ("frequency_penalty", json!({"frequency_penalty": 1.5})),
+        ("presence_penalty", json!({"presence_penalty": -1})),
         ("stop", json!({"stop": [1]})),
         ("stream_options", json!({"stream_options": {"include_usage": true, "continuous_usage_stats": true}})),
         ("max_tokens", json!({"max_tokens": -1})),

@@ -1,7 +1,7 @@
 //! A stream whose replica was lost goes on at another: what is kept for that, and the asking. What may go on, and how, is
 //! decided in `continuation`.
 
-use super::{Ask, Dispatcher};
+use super::{Ask, Dispatcher, RETURNS};
 use crate::{
     continuation::{self, Endpoint, KEPT_BODY, Kept, Kin, Refusal, Rest, Splice, Way},
     http::{answer::Relay, headers},
@@ -9,7 +9,10 @@ use crate::{
     request::{self, payload::Payload},
 };
 use bytes::Bytes;
-use dunlin_node::{directory::Replica, hop::Body};
+use dunlin_node::{
+    directory::{Directory, Replica},
+    hop::Body,
+};
 use dunlin_protocol::{
     id::{ModelId, ReplicaId},
     runtime::Tokenize,
@@ -27,6 +30,8 @@ use tokio::time;
 const LOSSES: usize = 3;
 /// How often it may do so because its replica was late.
 const SECONDS: usize = 4;
+/// Longest wait for replicas that were all lost together.
+const COMES_BACK: Duration = Duration::from_secs(15);
 /// How long a count of tokens is waited for, once everybody has been asked.
 const COUNT: Duration = Duration::from_secs(2);
 /// How long the last one asked has before the next one is asked too.
@@ -137,7 +142,7 @@ impl Keep {
     /// The stream may not go on.
     pub(crate) fn beside(&self, late: ReplicaId) -> Result<BoxFuture<'static, Result<Resumed, Refusal>>, Refusal> {
         // Before its text is copied and counted.
-        if !self.dispatcher.pool.may_hedge(&self.ask.want.model) {
+        if !self.dispatcher.pool.may_hedge(&self.ask.want.model, late) {
             return Err(Refusal::NoReplica);
         }
         let mut copy = Box::new(self.clone());
@@ -181,13 +186,26 @@ impl Keep {
         let (Some(way), Some(tokenize)) = (&runtime.continuation, &runtime.tokenize) else {
             return Err(Refusal::NoReplica);
         };
-        let mut ticket = Ticket::default();
-        ticket.failed_on(lost);
-        let able = dispatcher.able(&kin, &model, &mut ticket);
-        if able.is_empty() {
-            return Err(Refusal::NoReplica);
-        }
-        let sent = dispatcher.count(&self.ask, &able, tokenize, rest).await.ok_or(Refusal::Uncounted)?;
+        let until = Instant::now() + COMES_BACK.min(dispatcher.hold);
+        let mut waits = false;
+        let (ticket, sent) = loop {
+            let mut ticket = Ticket::default();
+            ticket.failed_on(lost);
+            let able = dispatcher.able(&kin, &model, &mut ticket);
+            if !able.is_empty()
+                && let Some(sent) = dispatcher.count(&self.ask, &able, tokenize, rest).await
+            {
+                break (ticket, sent);
+            }
+            // All others were lost a moment ago too, as when this machine stood still or was cut off: not they are dead.
+            waits = matches!(turn, Turn::InLine)
+                && Instant::now() < until
+                && dispatcher.may_come_back(&kin, &model, lost, waits);
+            if !waits {
+                return Err(if able.is_empty() { Refusal::NoReplica } else { Refusal::Uncounted });
+            }
+            dispatcher.pool.connected(&model, RETURNS).await;
+        };
         let ask = self.ask.with_body(rest.request(way, sent));
         let directory = dispatcher.handle.directory();
         let may = |id: &ReplicaId| {
@@ -285,6 +303,16 @@ impl Dispatcher {
             return Ok(Box::new(answer.into_body()));
         }
         Err(Refusal::Failed(format!("another replica answered {} instead of a stream", answer.status())))
+    }
+
+    /// Whether another replica than `lost` has the same and was there a moment ago: nobody is connected now, or, where that
+    /// was so before (`waits`), has not said again yet what it proved.
+    fn may_come_back(&self, kin: &Kin, model: &ModelId, lost: ReplicaId, waits: bool) -> bool {
+        let another = |directory: &Directory| {
+            let mut kin = directory.replicas(model).filter(|other| other.id != lost && kin.is_of(other, model));
+            kin.any(|other| waits || !other.reachability.is_connected())
+        };
+        self.pool.was_reachable(model) && self.handle.directory().read(another)
     }
 
     /// How many tokens the text has that `rest` goes on from, by one of those who may. One that does not answer soon is

@@ -171,7 +171,7 @@ impl<W> Turns<W> {
     }
 
     /// About how many will be served before one more of `tenant`.
-    fn ahead_of_next(&self, tenant: u64, priority: Priority) -> usize {
+    pub(super) fn ahead_of_next(&self, tenant: u64, priority: Priority) -> usize {
         let own = self.len_of(tenant);
         let (mut ahead, mut behind) = (own, 0_usize);
         for (whose, Tenant { waits, rank, .. }) in &self.tenants {
