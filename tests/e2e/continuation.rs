@@ -237,6 +237,43 @@ fn a_frozen_agent_goes_unnoticed() {
     scene.agents[lost].process.signal(Signal::CONT);
 }
 
+/// A machine that slept: every connection is lost at once, and nobody is dead. Ten seconds are what connections bear.
+#[test]
+fn streams_of_a_proxy_that_stood_still_go_on() {
+    let sandbox = Sandbox::new();
+    let engine = |name: &str| DemoEngine::start(&sandbox, name, &["--tokens-per-second", "20", "--slots", "8"]);
+    let engines = ["engine-a", "engine-b"].map(engine);
+    let mesh = Mesh::new(&sandbox, &[]);
+    let _agents = [mesh.agent_of("a", &engines[0]), mesh.agent_of("b", &engines[1])];
+    mesh.proxy.wait_for_exact("demo", 2);
+    let body = chat("a machine that sleeps", 300);
+    let (asked, frozen) = (std::sync::Barrier::new(5), std::sync::Barrier::new(5));
+    std::thread::scope(|scope| {
+        let streams: Vec<_> = (0..4)
+            .map(|_| {
+                scope.spawn(|| {
+                    let wait = |_: &str| {
+                        asked.wait();
+                        frozen.wait();
+                    };
+                    stream_and(&mesh.endpoint, CHAT, &[], &body, 10, wait)
+                })
+            })
+            .collect();
+        asked.wait();
+        mesh.proxy.process.signal(Signal::STOP);
+        std::thread::sleep(Duration::from_secs(12));
+        mesh.proxy.process.signal(Signal::CONT);
+        frozen.wait();
+        let whole = stream(&engines[0].direct(), CHAT, &body);
+        for seen in streams {
+            let seen = seen.join().unwrap();
+            seen.assert_whole();
+            assert_eq!(seen.answer(), whole.answer());
+        }
+    });
+}
+
 /// Its agent is well and its connection open: only the silence tells, long before the time is up that a stream may stand
 /// still.
 #[test]

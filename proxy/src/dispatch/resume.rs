@@ -10,7 +10,7 @@ use crate::{
 };
 use bytes::Bytes;
 use dunlin_node::{
-    directory::{Directory, Replica},
+    directory::{Directory, Reachability, Replica},
     hop::Body,
 };
 use dunlin_protocol::{
@@ -305,12 +305,12 @@ impl Dispatcher {
         Err(Refusal::Failed(format!("another replica answered {} instead of a stream", answer.status())))
     }
 
-    /// Whether another replica than `lost` has the same and was there a moment ago: nobody is connected now, or, where that
-    /// was so before (`waits`), has not said again yet what it proved.
+    /// Whether another replica than `lost` has the same and was there a moment ago: it is not connected now, or only just, so
+    /// that it has not said again what it proved; for that it has time, once it is waited for (`waits`).
     fn may_come_back(&self, kin: &Kin, model: &ModelId, lost: ReplicaId, waits: bool) -> bool {
         let another = |directory: &Directory| {
             let mut kin = directory.replicas(model).filter(|other| other.id != lost && kin.is_of(other, model));
-            kin.any(|other| waits || !other.reachability.is_connected())
+            kin.any(|other| waits || !matches!(other.reachability, Reachability::Connected { rtt: Some(_), .. }))
         };
         self.pool.was_reachable(model) && self.handle.directory().read(another)
     }
