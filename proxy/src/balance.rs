@@ -370,6 +370,7 @@ struct Asker<'a> {
     first: bool,
 }
 
+#[expect(clippy::large_enum_variant, reason = "it is taken apart where it is made, and never kept")]
 enum Found {
     Grant(Grant),
     /// A full replica is worth waiting for.

@@ -278,6 +278,7 @@ impl Pool {
     }
 }
 
+#[expect(clippy::large_enum_variant, reason = "it is taken apart where it is made, and never kept")]
 enum Found {
     Lease(Lease),
     Wait(Place, oneshot::Receiver<Lease>),

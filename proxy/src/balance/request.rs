@@ -102,6 +102,7 @@ pub struct Grant {
 
 /// What became of a request that asked.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "it is taken apart where it is made, and never kept")]
 pub enum Arrival {
     /// It has a replica.
     Granted(Grant),
