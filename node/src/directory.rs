@@ -58,6 +58,8 @@ pub struct Replica {
     pub runtime: Option<RuntimeName>,
     /// The self-test's verdict.
     pub continuation: Continuation,
+    /// Its connection was lost, and it has not been heard since: what it proved may be another process's.
+    pub unconfirmed: bool,
     /// Requests that the engine works on at once; 0 until its announcement or a load report says.
     pub slots: u16,
     /// Models that it serves and may serve.

@@ -23,7 +23,9 @@ pub enum Error {
     #[error("this machine is in no mesh yet; run `dunlin up` to make one, or `dunlin join TOKEN` to join one")]
     NotAMember,
     /// Created or joined before.
-    #[error("this machine is in mesh {0} already; to leave it, remove the state directory; for a second one, choose another directory with --home")]
+    #[error(
+        "this machine is in mesh {0} already; to leave it, remove the state directory; for a second one, choose another directory with --home"
+    )]
     AlreadyAMember(MeshId),
     /// Only who holds the mesh key gives itself roles.
     #[error(

@@ -178,7 +178,7 @@ impl Dispatcher {
     /// No replica serves the model, none became free in time, or all that were tried failed.
     pub(crate) async fn dispatch(&self, ask: &mut Ask) -> Result<Response<Relay>, Error> {
         let mut answered = self.dispatch_one(ask).await;
-        let mut by = ask.asked.clone();
+        let mut by = ask.want.model.clone();
         for model in std::mem::take(&mut ask.fallbacks) {
             let failed = match &answered {
                 Ok(answer) => attempt::is_failure_of_replica(answer.status()),

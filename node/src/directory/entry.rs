@@ -80,7 +80,7 @@ impl Entry {
             self.unconfirmed = false;
             let continuation = self.continuation();
             if let Some(view) = &mut self.view {
-                view.continuation = continuation;
+                (view.continuation, view.unconfirmed) = (continuation, false);
             }
         }
         self.load = Some((report, now));
@@ -126,7 +126,7 @@ impl Entry {
         let continuation = self.continuation();
         if let Some(view) = &mut self.view {
             view.reachability = reachability;
-            view.continuation = continuation;
+            (view.continuation, view.unconfirmed) = (continuation, self.unconfirmed);
         }
     }
 
@@ -153,6 +153,7 @@ impl Entry {
             state,
             runtime: runtime.cloned(),
             continuation: self.continuation(),
+            unconfirmed: self.unconfirmed,
             slots: self.slots(),
             models,
             version,

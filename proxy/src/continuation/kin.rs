@@ -63,6 +63,7 @@ mod tests {
             state: ReplicaState::Ready,
             runtime: Some("vllm".parse().unwrap()),
             continuation: Continuation::Exact,
+            unconfirmed: false,
             slots: 1,
             models: vec![ServedModel { id: id("m"), parent: Some(id("p")), context: Some(100), root: Some(7) }],
             version: Version::default(),

@@ -10,12 +10,12 @@ use crate::{
 };
 use bytes::Bytes;
 use dunlin_node::{
-    directory::{Directory, Reachability, Replica},
+    directory::{Directory, Replica},
     hop::Body,
 };
 use dunlin_protocol::{
     id::{ModelId, ReplicaId},
-    runtime::Tokenize,
+    runtime::{Continuation, Tokenize},
 };
 use futures::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header};
@@ -38,6 +38,8 @@ const COUNT: Duration = Duration::from_secs(2);
 const COUNT_ALONE: Duration = Duration::from_millis(50);
 /// Replicas that are asked for one.
 const COUNTERS: usize = 8;
+/// How often they are asked: all of them may be busy.
+const COUNTS: usize = 3;
 /// Largest answer to that, bytes: engines list every token.
 const COUNT_BYTES: usize = 4 << 20;
 
@@ -187,34 +189,50 @@ impl Keep {
             return Err(Refusal::NoReplica);
         };
         let until = Instant::now() + COMES_BACK.min(dispatcher.hold);
-        let mut waits = false;
-        let (ticket, sent) = loop {
-            let mut ticket = Ticket::default();
-            ticket.failed_on(lost);
-            let able = dispatcher.able(&kin, &model, &mut ticket);
-            if !able.is_empty()
-                && let Some(sent) = dispatcher.count(&self.ask, &able, tokenize, rest).await
-            {
-                break (ticket, sent);
-            }
+        let mut uncounted = 0;
+        let (relay, sent) = loop {
+            let refusal = match self.go_on_now(lost, turn, rest, &kin, (way, tokenize)).await {
+                Ok(answered) => break answered,
+                Err(refusal) => refusal,
+            };
+            uncounted += usize::from(matches!(refusal, Refusal::Uncounted));
             // All others were lost a moment ago too, as when this machine stood still or was cut off: not they are dead.
-            waits = matches!(turn, Turn::InLine)
-                && Instant::now() < until
-                && dispatcher.may_come_back(&kin, &model, lost, waits);
-            if !waits {
-                return Err(if able.is_empty() { Refusal::NoReplica } else { Refusal::Uncounted });
+            let passes = dispatcher.may_come_back(&kin, &model, lost)
+                || (matches!(refusal, Refusal::Uncounted) && uncounted < COUNTS);
+            if matches!(turn, Turn::AtOnce) || Instant::now() >= until || !passes {
+                return Err(refusal);
             }
             dispatcher.pool.connected(&model, RETURNS).await;
         };
+        self.splice = self.kept.splice(rest, sent);
+        Ok(self.resumed(relay, "continued"))
+    }
+
+    /// Asks those for the rest that can go on with it now; and how many tokens of the text they were sent.
+    async fn go_on_now(
+        &self,
+        lost: ReplicaId,
+        turn: Turn,
+        rest: &Rest,
+        kin: &Kin,
+        (way, tokenize): (&Continuation, &Tokenize),
+    ) -> Result<(Box<Relay>, u64), Refusal> {
+        let (dispatcher, model) = (&self.dispatcher, &self.ask.want.model);
+        let mut ticket = Ticket::default();
+        ticket.failed_on(lost);
+        let able = dispatcher.able(kin, model, &mut ticket);
+        if able.is_empty() {
+            return Err(Refusal::NoReplica);
+        }
+        let sent = dispatcher.count(&self.ask, &able, tokenize, rest).await.ok_or(Refusal::Uncounted)?;
         let ask = self.ask.with_body(rest.request(way, sent));
         let directory = dispatcher.handle.directory();
         let may = |id: &ReplicaId| {
-            let able = |replica: &Replica| kin.goes_on_at(replica, &model);
+            let able = |replica: &Replica| kin.goes_on_at(replica, model);
             *id != lost && directory.read(|directory| directory.replica(id).is_some_and(able))
         };
         let relay = dispatcher.stream(&ask, turn, ticket, &may).await?;
-        self.splice = self.kept.splice(rest, sent);
-        Ok(self.resumed(relay, "continued"))
+        Ok((relay, sent))
     }
 
     fn resumed(mut self: Box<Self>, relay: Box<Relay>, how: &'static str) -> Resumed {
@@ -305,12 +323,12 @@ impl Dispatcher {
         Err(Refusal::Failed(format!("another replica answered {} instead of a stream", answer.status())))
     }
 
-    /// Whether another replica than `lost` has the same and was there a moment ago: it is not connected now, or only just, so
-    /// that it has not said again what it proved; for that it has time, once it is waited for (`waits`).
-    fn may_come_back(&self, kin: &Kin, model: &ModelId, lost: ReplicaId, waits: bool) -> bool {
+    /// Whether another replica than `lost` has the same and was there a moment ago, but is not connected now, or has not been
+    /// heard since.
+    fn may_come_back(&self, kin: &Kin, model: &ModelId, lost: ReplicaId) -> bool {
         let another = |directory: &Directory| {
             let mut kin = directory.replicas(model).filter(|other| other.id != lost && kin.is_of(other, model));
-            kin.any(|other| waits || !matches!(other.reachability, Reachability::Connected { rtt: Some(_), .. }))
+            kin.any(|other| other.unconfirmed || !other.reachability.is_connected())
         };
         self.pool.was_reachable(model) && self.handle.directory().read(another)
     }
