@@ -173,8 +173,8 @@ pub struct Request {
     pub new_kib: Option<u32>,
     /// Whether that is too uncertain to measure by.
     pub guess: bool,
-    /// Whether it has a slot of the engine: what has none, such as `/tokenize`, tells nothing of how fast that is.
-    pub has_slot: bool,
+    /// Whether it tells how fast the engine is: what takes no slot, such as `/tokenize`, does not.
+    pub measures: bool,
     /// [`dunlin_protocol::load::model_tag`] of the model asked for; 0 where there is none.
     pub model: u32,
 }
@@ -221,7 +221,7 @@ impl Meter {
         self.counters.streams.fetch_add(1, Ordering::Relaxed);
         let ttft = now.duration_since(self.started);
         (self.mark, self.marked) = (now, 1);
-        if !self.request.has_slot {
+        if !self.request.measures {
             return;
         }
         let mut averages = self.counters.averages();
@@ -234,7 +234,7 @@ impl Meter {
 
     /// The engine answers with an error: that tells nothing of how fast it is either.
     pub fn failed(&mut self) {
-        self.request.has_slot = false;
+        self.request.measures = false;
     }
 
     /// It isn't waited for any more.
@@ -251,7 +251,7 @@ impl Meter {
 
     fn inter_token(&mut self, now: Instant) {
         let gaps = self.chunks - self.marked;
-        if gaps > 0 && self.request.has_slot {
+        if gaps > 0 && self.request.measures {
             self.counters.averages().itl.add(now.duration_since(self.mark) / gaps);
             (self.mark, self.marked) = (now, self.chunks);
         }
@@ -264,7 +264,7 @@ impl Meter {
             self.inter_token(now);
         }
         self.counters.answers.fetch_add(1, Ordering::Relaxed);
-        if self.request.has_slot {
+        if self.request.measures {
             let mut averages = self.counters.averages();
             averages.service.add(now.duration_since(self.started));
             averages.newest = Some(now);
@@ -309,7 +309,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     fn start_at(counters: &Arc<Counters>, now: Instant) -> Meter {
-        Meter::start(counters.clone(), Request { kib: 6, new_kib: Some(4), has_slot: true, ..Request::default() }, now)
+        Meter::start(counters.clone(), Request { kib: 6, new_kib: Some(4), measures: true, ..Request::default() }, now)
     }
 
     #[test]

@@ -347,7 +347,7 @@ impl<'a> World<'a> {
         let model = model_tag(&request.want.model);
         let told = self.ways[id].grant.as_ref().map_or(counters::Request::default(), |grant| {
             let Grant { kib, new_kib, guess, .. } = *grant;
-            counters::Request { kib, new_kib, guess, has_slot: true, model }
+            counters::Request { kib, new_kib, guess, measures: true, model }
         });
         self.agents[engine].send(id, told, now);
         self.engines[engine].submit(id, request);

@@ -297,14 +297,6 @@ impl<W> Balancer<W> {
         })
     }
 
-    /// Whether a request for `model` that `late` is late with may go to another of `candidates` as well, as far as the budget
-    /// and those who wait are concerned.
-    #[must_use]
-    pub fn may_hedge(&self, model: &ModelId, late: ReplicaId, candidates: &[Candidate], now: Instant) -> bool {
-        let pays = self.hedges.has_one() || self.are_silent(&[late], candidates, now);
-        self.settings.hedged_percent > 0 && pays && self.line.waiting_for(model) == 0
-    }
-
     /// Whether a retry of a timeout or a 5xx may be made; takes it from the budget.
     pub fn may_retry(&mut self) -> bool {
         self.retries.spend()

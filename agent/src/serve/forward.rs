@@ -166,7 +166,7 @@ fn measured(headers: &HeaderMap) -> counters::Request {
         kib: kib.unwrap_or(0),
         new_kib: new_kib.filter(|new| Some(*new) <= kib),
         guess,
-        has_slot: true,
+        measures: true,
         model,
     }
 }

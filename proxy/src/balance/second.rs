@@ -2,7 +2,10 @@
 
 use super::{Balancer, Grant, Want};
 use crate::route::{self, Ask, Candidate, Loads, Reach, Room};
-use dunlin_protocol::{id::ReplicaId, load};
+use dunlin_protocol::{
+    id::{ModelId, ReplicaId},
+    load,
+};
 use std::time::{Duration, Instant};
 
 /// Streams of one engine that are silent together for so long hang; less is also the prefill of a long prompt among them.
@@ -18,7 +21,7 @@ impl<W> Balancer<W> {
         candidates: &mut Vec<Candidate>,
         now: Instant,
     ) -> Option<Grant> {
-        if self.settings.hedged_percent == 0 || self.line.waiting_for(&want.model) > 0 {
+        if !self.hedges_at_all(&want.model) {
             return None;
         }
         let silent = self.are_silent(taken, candidates, now);
@@ -37,9 +40,21 @@ impl<W> Balancer<W> {
         (silent || self.hedges.spend()).then(|| self.take(want, best, Duration::ZERO, Duration::ZERO, now))
     }
 
+    /// Whether a request for `model` that `late` is late with may go to another of `candidates` as well, as far as the budget
+    /// and those who wait are concerned.
+    #[must_use]
+    pub fn may_hedge(&self, model: &ModelId, late: ReplicaId, candidates: &[Candidate], now: Instant) -> bool {
+        self.hedges_at_all(model) && (self.hedges.has_one() || self.are_silent(&[late], candidates, now))
+    }
+
+    /// Only slots that nobody waits for are given twice to one request.
+    fn hedges_at_all(&self, model: &ModelId) -> bool {
+        self.settings.hedged_percent > 0 && self.line.waiting_for(model) == 0
+    }
+
     /// Whether all of `replicas` say nothing to anybody. What they are late with costs nothing to ask of another: nobody works
     /// on it. So one that hangs with hundreds of streams doesn't use the budget up.
-    pub(super) fn are_silent(&self, replicas: &[ReplicaId], candidates: &[Candidate], now: Instant) -> bool {
+    fn are_silent(&self, replicas: &[ReplicaId], candidates: &[Candidate], now: Instant) -> bool {
         let believed = |at: Instant| now.saturating_duration_since(at) <= self.settings.fresh;
         let silent = |one: &Candidate| {
             matches!(one.reach, Reach::Suspect | Reach::Gone)
