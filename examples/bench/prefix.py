@@ -4,7 +4,7 @@ engine alone.
 
     examples/bench/prefix.py            # two demo engines with long prompts: where the time goes is visible
     examples/bench/prefix.py --llama    # two real llama-servers with the small model of this repository
-    examples/bench/prefix.py --llama FILE.gguf   # the same with a model of yours, and long prompts
+    examples/bench/prefix.py --llama FILE.gguf   # the same with a model of yours, and long prompts (--opening)
 
 Prints the share of prompt tokens that the engines had cached, by their own `cached_tokens`, and the time to first token.
 Every way starts with fresh engines. Needs only Python 3; DUNLIN is the executable, else target/debug/dunlin;
@@ -156,7 +156,10 @@ def main():
     small = REPOSITORY / "tests/data/tinykjv-1m.gguf"
     parser.add_argument("--llama", nargs="?", const=small, type=pathlib.Path, metavar="MODEL",
                         help="real llama-servers instead of demo engines")
-    llama = parser.parse_args().llama
+    parser.add_argument("--opening", type=int, default=400, metavar="WORDS",
+                        help="words that a conversation opens with, for a model of yours (default: 400)")
+    args = parser.parse_args()
+    llama = args.llama
     target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target"))
     dunlin = executable("DUNLIN", lambda: target / "debug/dunlin")
     if llama:
@@ -174,7 +177,7 @@ def main():
         # Trained with a window of 1,024 tokens.
         window, sizes = 1024, (120, 12, 16)
     elif llama:
-        window, sizes = 2048, (400, 30, 16)
+        window, sizes = 2048, (args.opening, 30, 16)
     else:
         sizes = (2600, 30, 24)
     print("| way | prompt tokens cached | mean TTFT, ms | p99 | mean from the second turn on |\n|---|---|---|---|---|")

@@ -23,6 +23,8 @@ pub(crate) use splice::Splice;
 pub(crate) const KEPT_BODY: usize = 1 << 20;
 /// Longest text that is kept of a stream, bytes: some 60,000 tokens. Longer ones are not continued.
 pub(crate) const KEPT_TEXT: usize = 256 << 10;
+/// The same for all streams of the process together. Those that find no room for more are not continued.
+pub(crate) const KEPT_IN_ALL: usize = 128 << 20;
 /// Longest name of a field in a message.
 const SHOWN: usize = 64;
 
@@ -67,6 +69,9 @@ pub(crate) enum Refusal {
     /// Over [`KEPT_TEXT`].
     #[error("the answer was too long to be kept")]
     LongAnswer,
+    /// Over [`KEPT_IN_ALL`].
+    #[error("there was no memory left to keep the answer")]
+    NoMemory,
     /// A field that is not known to carry over, or not with this value.
     #[error("the request's `{0}` does not carry over to another replica")]
     Field(String),
@@ -108,6 +113,7 @@ impl Refusal {
             Self::Off => "off",
             Self::LargeRequest => "large_request",
             Self::LongAnswer => "long_answer",
+            Self::NoMemory => "no_memory",
             Self::Field(_) => "field",
             Self::NotText => "not_text",
             Self::Unreadable => "unreadable",

@@ -18,6 +18,7 @@ mod unknown;
 use crate::{
     balance::Want,
     config::Config,
+    continuation::KEPT_IN_ALL,
     errors::{Cause, Error},
     http::{answer::Relay, endpoint::Dialect, headers},
     metrics::Metrics,
@@ -76,6 +77,8 @@ pub(crate) struct Dispatcher {
     patience: Patience,
     /// The memory for answers that are held until they are whole.
     held: Budget,
+    /// The same for what is kept of streams so that they could go on elsewhere.
+    kept: Budget,
     /// [`crate::Config::hold`].
     pub(crate) hold: Duration,
     /// Who holds which response.
@@ -165,6 +168,7 @@ impl Dispatcher {
             metrics,
             patience: Patience::new(config),
             held: Budget::new(first::HELD_IN_ALL),
+            kept: Budget::new(KEPT_IN_ALL),
             hold: config.hold,
             runtimes,
             not_found: Mutex::default(),

@@ -7,6 +7,7 @@ use crate::{
     request,
 };
 use bytes::Bytes;
+use dunlin_node::hop::Budget;
 use dunlin_protocol::runtime::Catalogue;
 use std::sync::OnceLock;
 
@@ -48,7 +49,7 @@ fn continue_one(bytes: &[u8]) {
     let mut parts = bytes.splitn(3, |&byte| byte == 0);
     let (Some(body), Some(first), Some(second)) = (parts.next(), parts.next(), parts.next()) else { return };
     for endpoint in [Endpoint::Chat, Endpoint::Completions] {
-        let mut kept = Kept::new(endpoint);
+        let mut kept = Kept::new(endpoint, Budget::default());
         kept.saw(first);
         let splice = match kept.way(body) {
             Err(_) => continue,

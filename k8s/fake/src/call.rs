@@ -1,7 +1,7 @@
 //! One call, as its path and method say it.
 
 use http::Method;
-use std::{collections::BTreeMap, fmt};
+use std::{collections::BTreeMap, fmt, time::Duration};
 
 /// What a call does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -79,6 +79,8 @@ pub enum Fate {
     HangsAfter,
     /// It works, and the connection is lost before the answer.
     AnswerLost,
+    /// It works after this time, whether or not the caller is still there.
+    Late(Duration),
 }
 
 impl Call {
@@ -129,6 +131,12 @@ impl Call {
     pub fn resource(&self) -> String {
         let slash = if self.subresource.is_empty() { "" } else { "/" };
         format!("{}{slash}{}", self.plural, self.subresource)
+    }
+
+    /// The version that a watch starts from; 0 where none is named.
+    #[must_use]
+    pub fn starts_from(&self) -> u64 {
+        self.param("resourceVersion").parse().unwrap_or(0)
     }
 
     pub(crate) fn param(&self, name: &str) -> &str {

@@ -131,6 +131,12 @@ impl Fake {
         lock(&self.store).expire_watches();
     }
 
+    /// The version of the newest change.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        lock(&self.store).version()
+    }
+
     /// Number of watches that are open.
     #[must_use]
     pub fn open_watches(&self) -> usize {

@@ -61,8 +61,20 @@ where
             let _ = carry_out(fake, &call, &parts, &body);
             return Err(io::Error::from(io::ErrorKind::ConnectionReset));
         }
+        Fate::Late(by) => {
+            let fake = fake.clone();
+            let work = tokio::spawn(async move {
+                tokio::time::sleep(by).await;
+                answer_of(carry_out(&fake, &call, &parts, &body))
+            });
+            return work.await.map_err(io::Error::other);
+        }
     }
-    Ok(carry_out(fake, &call, &parts, &body).unwrap_or_else(|refusal| json_reply(refusal.code, &refusal.to_value())))
+    Ok(answer_of(carry_out(fake, &call, &parts, &body)))
+}
+
+fn answer_of(outcome: Result<Response<ReplyBody>, Refusal>) -> Response<ReplyBody> {
+    outcome.unwrap_or_else(|refusal| json_reply(refusal.code, &refusal.to_value()))
 }
 
 fn fate(fake: &Fake, call: &Call) -> io::Result<Fate> {
@@ -160,7 +172,7 @@ fn wish(call: &Call, target: Target<'_>, metadata_only: bool) -> Result<Wish, Re
 }
 
 fn watch(fake: &Fake, store: &mut Store, wish: Wish, call: &Call) -> Result<Response<ReplyBody>, Refusal> {
-    let from: u64 = call.param("resourceVersion").parse().unwrap_or(0);
+    let from = call.starts_from();
     let backlog = match store.since(from) {
         _ if from == 0 => Vec::new(),
         Ok(changes) => changes.filter_map(|change| wish.line(change)).collect(),

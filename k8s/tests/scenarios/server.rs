@@ -1,6 +1,6 @@
 //! What goes wrong with the API server, and between it and the orchestrator.
 
-use crate::harness::{Cluster, condition, needs_fake};
+use crate::harness::{Cluster, condition, needs_fake, until};
 use dunlin_k8s::resources::Playground;
 use dunlin_k8s_fake::{Fate, Verb};
 use k8s_openapi::api::core::v1::Pod;
@@ -9,7 +9,13 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams},
 };
 use serde_json::json;
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 #[tokio::test]
 async fn an_object_that_can_not_be_read_hides_no_other() {
@@ -147,5 +153,72 @@ async fn a_watch_that_has_expired_starts_anew_and_misses_nothing() {
     cluster.change("chat", json!({"replicas": 1})).await;
     cluster.serves("chat", 1).await;
     orchestrator.stop().await;
+    cluster.clean().await;
+}
+
+#[tokio::test]
+async fn a_watch_whose_start_is_refused_as_too_old_lists_anew() {
+    if needs_fake() {
+        return;
+    }
+    let mut cluster = Cluster::fake().await;
+    cluster.node("h100", 8).await;
+    cluster.model(&["h100"]).await;
+    let orchestrator = cluster.orchestrator();
+    cluster.playground("chat", 1, json!({})).await;
+    cluster.serves("chat", 1).await;
+    // Some servers say it with the status of the answer instead of an event.
+    let fake = cluster.fake_server().clone();
+    let oldest = fake.version() + 1;
+    fake.on_call(move |call| match call.verb {
+        Verb::Watch if call.client == "orchestrator" && (1..oldest).contains(&call.starts_from()) => {
+            Fate::Refused(410, "Expired", "too old resource version".to_owned())
+        }
+        _ => Fate::Works,
+    });
+    fake.set_down(true);
+    fake.set_down(false);
+    cluster.change("chat", json!({"replicas": 3})).await;
+    cluster.serves("chat", 3).await;
+    cluster.is_tidy("chat", 3).await;
+    orchestrator.stop().await;
+    cluster.clean().await;
+}
+
+/// An orchestrator that has died may have sent what arrives when its successor has long decided otherwise.
+#[tokio::test]
+async fn a_status_that_arrives_late_overwrites_no_newer_one() {
+    if needs_fake() {
+        return;
+    }
+    let mut cluster = Cluster::fake().await;
+    cluster.node("h100", 8).await;
+    cluster.model(&["h100"]).await;
+    let sent = Arc::new(AtomicBool::new(false));
+    let (late, sends) = (Duration::from_secs(6), sent.clone());
+    // The first of its statuses that names a pod: those before stand in for it with a name alone.
+    let fake = cluster.fake_server().clone();
+    let pods = fake.clone();
+    fake.on_call(move |call| {
+        let is_status = call.client == "one" && call.resource() == "playgrounds/status" && call.verb.writes();
+        if is_status && pods.count("pods", |_| true) > 0 && !sends.swap(true, Ordering::Relaxed) {
+            return Fate::Late(late);
+        }
+        Fate::Works
+    });
+    let one = cluster.orchestrator_with(cluster.config("one"), "one");
+    cluster.playground("chat", 1, json!({})).await;
+    until("the first has sent its status", async || sent.load(Ordering::Relaxed)).await;
+    one.kill().await;
+    let two = cluster.orchestrator_with(cluster.config("two"), "two");
+    cluster.change("chat", json!({"replicas": 2})).await;
+    let before = cluster.serves("chat", 2).await;
+    let watched = tokio::time::Instant::now() + late;
+    while tokio::time::Instant::now() < watched {
+        assert_eq!(cluster.status("chat").await, before);
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    cluster.is_tidy("chat", 2).await;
+    two.stop().await;
     cluster.clean().await;
 }

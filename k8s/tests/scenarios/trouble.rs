@@ -1,8 +1,8 @@
 //! What goes wrong in clusters.
 
-use crate::harness::{Cluster, condition, until};
+use crate::harness::{Cluster, condition, needs_fake, until};
 use dunlin_k8s::resources::{BackendRuntime, Model, Phase, Playground, PlaygroundStatus};
-use dunlin_k8s_fake::simulate::Life;
+use dunlin_k8s_fake::{Verb, simulate::Life};
 use k8s_openapi::api::{
     apps::v1::ControllerRevision,
     core::v1::{ConfigMap, Node, Pod, ResourceQuota},
@@ -12,7 +12,7 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 fn quota(hard: &str) -> Value {
     json!({"hard": {"pods": hard}})
@@ -205,6 +205,38 @@ async fn a_pod_that_can_not_end_on_a_lost_node_does_not_hold_up_its_successor() 
     cluster.delete("chat").await;
     let force = DeleteParams::default().grace_period(0);
     let _ = cluster.api::<Pod>().delete(&before.replica_states[0].name, &force).await;
+    orchestrator.stop().await;
+    cluster.clean().await;
+}
+
+#[tokio::test]
+async fn a_pod_that_takes_long_to_end_is_told_once() {
+    if needs_fake() {
+        return;
+    }
+    let mut cluster = Cluster::fake().await;
+    cluster.node("h100", 4).await;
+    cluster.model(&["h100"]).await;
+    let orchestrator = cluster.orchestrator();
+    cluster.playground("chat", 2, json!({})).await;
+    cluster.serves("chat", 2).await;
+    cluster.lives.set(|pod| if pod.metadata.deletion_timestamp.is_some() { Life::Lost } else { Life::Ready });
+    cluster.fake_server().forget_calls();
+    cluster.change("chat", json!({"replicas": 1})).await;
+    let drains = |status: &PlaygroundStatus| status.replica_states.iter().any(|state| state.phase == Phase::Draining);
+    cluster.settles("chat", "a replica that drains", drains).await;
+    // Each gives it a reason to look again.
+    for number in 0..20 {
+        let patch = json!({"metadata": {"annotations": {"look": number.to_string()}}});
+        cluster.api::<Playground>().patch("chat", &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let calls = cluster.fake_server().calls();
+    let told = calls.iter().filter(|call| call.client == "orchestrator" && call.verb == Verb::Delete);
+    assert_eq!(told.map(|call| call.plural.as_str()).collect::<Vec<_>>(), ["pods"]);
+    cluster.lives.set(|_| Life::Ready);
+    cluster.serves("chat", 1).await;
+    cluster.is_tidy("chat", 1).await;
     orchestrator.stop().await;
     cluster.clean().await;
 }

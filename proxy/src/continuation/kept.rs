@@ -10,7 +10,13 @@ use super::{
     splice::Splice,
 };
 use crate::http::sse;
+use dunlin_node::hop::{Budget, Reservation};
 use memchr::memmem;
+
+/// Room for text that is taken at least, bytes.
+const LEAST: usize = 1 << 10;
+/// Largest event, but for its text, whose look is remembered, bytes: what engines put around a token is a tenth of that.
+const SHAPE: usize = 4 << 10;
 
 /// By what name a stream goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,22 +36,25 @@ impl Head {
 }
 
 /// What the client has of a stream.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Kept {
     endpoint: Endpoint,
     head: Option<Head>,
     /// Choices whose first event, with the role, is there: one bit each.
     begun: u128,
     text: String,
+    /// Where the memory for the text comes from, and what was taken for its capacity.
+    memory: Budget,
+    taken: Option<Reservation>,
     /// Why it can't go on any more; then nothing is kept.
     spoilt: Option<Refusal>,
     shape: Option<Shape>,
 }
 
 impl Kept {
-    /// Of a stream of which nothing is there.
-    pub(crate) fn new(endpoint: Endpoint) -> Self {
-        Self { endpoint, head: None, begun: 0, text: String::new(), spoilt: None, shape: None }
+    /// Of a stream of which nothing is there. What will be takes its room out of `memory`.
+    pub(crate) fn new(endpoint: Endpoint, memory: Budget) -> Self {
+        Self { endpoint, head: None, begun: 0, text: String::new(), memory, taken: None, spoilt: None, shape: None }
     }
 
     /// Whole events have gone to the client.
@@ -78,14 +87,39 @@ impl Kept {
     }
 
     fn push(&mut self, text: &str) {
-        if self.text.len() + text.len() > KEPT_TEXT {
+        let length = self.text.len() + text.len();
+        if length > KEPT_TEXT {
             return self.spoil(Refusal::LongAnswer);
+        }
+        if !self.has_room(length) {
+            return self.spoil(Refusal::NoMemory);
         }
         self.text.push_str(text);
     }
 
+    /// Takes room for a text of this length, with some to spare, if there is any.
+    fn has_room(&mut self, length: usize) -> bool {
+        let capacity = self.text.capacity();
+        if length <= capacity {
+            return true;
+        }
+        let wanted = length.next_power_of_two().clamp(LEAST, KEPT_TEXT);
+        let more = wanted.saturating_sub(capacity);
+        let taken = match &mut self.taken {
+            Some(taken) => taken.grow(more),
+            None => {
+                self.taken = self.memory.reserve(more);
+                self.taken.is_some()
+            }
+        };
+        if taken {
+            self.text.reserve_exact(wanted - self.text.len());
+        }
+        taken
+    }
+
     fn spoil(&mut self, why: Refusal) {
-        (self.text, self.shape, self.spoilt) = (String::new(), None, Some(why));
+        (self.text, self.taken, self.shape, self.spoilt) = (String::new(), None, None, Some(why));
     }
 
     /// How the stream goes on that `body` asked for.
@@ -126,7 +160,11 @@ impl Shape {
     fn of(data: &[u8], chunk: &Chunk<'_>, endpoint: Endpoint) -> Option<Self> {
         let [choice] = chunk.choices.as_slice() else { return None };
         let text = choice.text();
-        if text.is_empty() || choice.finish_reason.is_some() || !is_plain(text.as_bytes()) {
+        if text.is_empty()
+            || data.len() - text.len() > SHAPE
+            || choice.finish_reason.is_some()
+            || !is_plain(text.as_bytes())
+        {
             return None;
         }
         let name: &[u8] = match endpoint {
@@ -164,7 +202,7 @@ mod tests {
     const LLAMACPP: &str = r#"{"choices":[{"finish_reason":null,"index":0,"delta":{"content":"TEXT"}}],"created":1,"id":"a","model":"m","object":"chat.completion.chunk"}"#;
 
     fn kept(events: &[&str]) -> Kept {
-        let mut kept = Kept::new(Endpoint::Chat);
+        let mut kept = Kept::new(Endpoint::Chat, Budget::new(1 << 20));
         for event in events {
             kept.saw(format!("data: {event}\n\n").as_bytes());
         }
@@ -203,6 +241,26 @@ mod tests {
         let long = LLAMACPP.replace("TEXT", &"x".repeat(KEPT_TEXT / 2));
         assert_eq!(kept(&[&long, &long]).spoilt, None);
         assert_eq!(kept(&[&long, &long, &long]).spoilt, Some(Refusal::LongAnswer));
+    }
+
+    #[test]
+    fn what_all_streams_keep_is_bounded_and_given_back() {
+        let memory = Budget::new(4 * LEAST);
+        let begin = || Kept::new(Endpoint::Chat, memory.clone());
+        let say = |kept: &mut Kept, bytes: usize| {
+            kept.saw(format!("data: {}\n\n", LLAMACPP.replace("TEXT", &"x".repeat(bytes))).as_bytes());
+        };
+        let (mut one, mut other) = (begin(), begin());
+        say(&mut one, LEAST);
+        say(&mut one, 1);
+        assert_eq!((memory.used(), one.text.capacity()), (2 * LEAST, 2 * LEAST));
+        say(&mut other, 3 * LEAST);
+        assert_eq!((other.spoilt.as_ref(), memory.used()), (Some(&Refusal::NoMemory), 2 * LEAST));
+        assert!(other.text.capacity() == 0 && other.way(b"{}").is_err());
+        say(&mut one, 2 * LEAST - 1);
+        assert_eq!((one.spoilt.as_ref(), memory.used()), (None, 4 * LEAST));
+        drop(one);
+        assert_eq!(memory.used(), 0);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use super::{Endpoint, Kept, Refusal, Splice, Way};
 use bytes::Bytes;
+use dunlin_node::hop::Budget;
 use dunlin_protocol::runtime::{self, Catalogue};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -146,7 +147,7 @@ fn question(endpoint: Endpoint, limit: Option<u64>) -> Vec<u8> {
 /// The stream with its replica lost after so many events, and again after so many more.
 fn lost(endpoint: Endpoint, body: &[u8], engines: [Engine<'_>; 3], cuts: [usize; 2]) -> String {
     let llamacpp = llamacpp();
-    let (mut kept, mut splice, mut out) = (Kept::new(endpoint), None, String::new());
+    let (mut kept, mut splice, mut out) = (Kept::new(endpoint, Budget::default()), None, String::new());
     let mut asked = body.to_vec();
     for (nth, engine) in engines.iter().enumerate() {
         let events = engine.ask(endpoint, &asked);
@@ -204,7 +205,7 @@ proptest! {
         body in "\\{\"(messages|prompt|stop|n|stream_options)\":(1|null|\\[\\]|\\[1\\]|\\{\\}|\"a\")\\}",
     ) {
         for endpoint in [Endpoint::Chat, Endpoint::Completions] {
-            let mut kept = Kept::new(endpoint);
+            let mut kept = Kept::new(endpoint, Budget::default());
             kept.saw(b"data: {\"id\":\"a\",\"choices\":[{\"delta\":{\"content\":\"a\"},\"text\":\"a\"}]}\n\n");
             let mut splice = kept.splice_again().unwrap();
             for bytes in [&bytes, json.as_bytes()] {
@@ -220,7 +221,7 @@ proptest! {
 
 fn way_after(text: &str, body: Value) -> Result<Way, Refusal> {
     let endpoint = if body.get("prompt").is_some() { Endpoint::Completions } else { Endpoint::Chat };
-    let mut kept = Kept::new(endpoint);
+    let mut kept = Kept::new(endpoint, Budget::default());
     let choice = json!({"index": 0, "delta": {"content": text}, "text": text});
     kept.saw(format!("data: {}\n\n", json!({"id": "a", "choices": [choice]})).as_bytes());
     kept.way(body.to_string().as_bytes())
@@ -318,7 +319,7 @@ fn a_limit_that_is_reached_leaves_the_end_only() {
 
 #[test]
 fn what_is_no_part_of_the_answer_passes() {
-    let mut kept = Kept::new(Endpoint::Chat);
+    let mut kept = Kept::new(Endpoint::Chat, Budget::default());
     kept.saw(b"data: {\"id\":\"a\",\"created\":1,\"model\":\"m\",\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n");
     let mut splice = kept.splice_again().unwrap();
     let passes = b": ping\n\ndata: {\"error\":{\"message\":\"x\"}}\n\ndata: [DONE]\n\n";

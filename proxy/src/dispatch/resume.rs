@@ -101,16 +101,8 @@ impl Keep {
         }
         let kin = dispatcher.kin(replica, &ask.want.model);
         let ask = Arc::new(ask);
-        Some(Ok(Box::new(Self {
-            dispatcher,
-            ask,
-            kept: Kept::new(endpoint),
-            kin,
-            splice: None,
-            losses: 0,
-            seconds: 0,
-            silence,
-        })))
+        let kept = Kept::new(endpoint, dispatcher.kept.clone());
+        Some(Ok(Box::new(Self { dispatcher, ask, kept, kin, splice: None, losses: 0, seconds: 0, silence })))
     }
 
     /// Whole events on their way to the client: what of them goes out.

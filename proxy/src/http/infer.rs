@@ -291,6 +291,8 @@ impl Door {
         let coding = inflate::coding(headers).map_err(Error::Encoding)?;
         let (body, share) = body::read(incoming, self.auth.tenant(headers, address), &self.bodies).await?;
         headers.remove(header::CONTENT_ENCODING);
+        // It is read as JSON whatever its sender calls it: `curl -d` says that it is a form, which some engines refuse.
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         match coding {
             None => Ok((body, share)),
             Some(coding) => Ok(inflate::inflated(body, coding, self.bodies.body, share).await?),

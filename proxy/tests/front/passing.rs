@@ -69,6 +69,26 @@ async fn the_key_does_not_travel_and_the_request_id_does() {
     });
 }
 
+/// As `curl -d` sends it, and who names nothing at all.
+#[tokio::test]
+async fn what_is_read_as_json_is_called_so() {
+    let mesh = Mesh::new().await;
+    let engine = Engine::saying("{}");
+    let _agent = mesh.agent(&["m"], 4, &engine).await;
+    for named in [Some("application/x-www-form-urlencoded"), None] {
+        let mut request = mesh.client().request(Method::POST, CHAT, r#"{"model":"m"}"#);
+        request.headers_mut().remove("content-type");
+        if let Some(named) = named {
+            request.headers_mut().insert("content-type", named.parse().unwrap());
+        }
+        assert_eq!(mesh.client().send(request).await.status, StatusCode::OK);
+        engine.last(|asked| {
+            let kinds: Vec<_> = asked.headers.get_all("content-type").iter().collect();
+            assert_eq!(kinds, ["application/json"]);
+        });
+    }
+}
+
 #[tokio::test]
 async fn an_engines_client_errors_pass_untouched_and_once() {
     let mesh = Mesh::new().await;
