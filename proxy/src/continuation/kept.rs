@@ -51,6 +51,28 @@ pub(crate) struct Kept {
     shape: Option<Shape>,
 }
 
+/// For a second replica that is asked beside the first. Takes as much room again, and keeps nothing where there is none.
+impl Clone for Kept {
+    fn clone(&self) -> Self {
+        let taken = self.memory.reserve(self.text.len());
+        let mut copy = Self {
+            endpoint: self.endpoint,
+            head: self.head.clone(),
+            begun: self.begun,
+            text: String::new(),
+            memory: self.memory.clone(),
+            taken: None,
+            spoilt: self.spoilt.clone(),
+            shape: self.shape.clone(),
+        };
+        match taken {
+            Some(taken) => (copy.text, copy.taken) = (self.text.clone(), Some(taken)),
+            None => copy.spoil(Refusal::NoMemory),
+        }
+        copy
+    }
+}
+
 impl Kept {
     /// Of a stream of which nothing is there. What will be takes its room out of `memory`.
     pub(crate) fn new(endpoint: Endpoint, memory: Budget) -> Self {
@@ -259,7 +281,16 @@ mod tests {
         assert!(other.text.capacity() == 0 && other.way(b"{}").is_err());
         say(&mut one, 2 * LEAST - 1);
         assert_eq!((one.spoilt.as_ref(), memory.used()), (None, 4 * LEAST));
+        // Who asks a second replica has the text twice.
+        let copy = one.clone();
+        assert_eq!((copy.spoilt.as_ref(), copy.text.len(), one.spoilt.as_ref()), (Some(&Refusal::NoMemory), 0, None));
         drop(one);
+        assert_eq!(memory.used(), 0);
+        let mut one = begin();
+        say(&mut one, LEAST);
+        let copy = one.clone();
+        assert_eq!((&copy.text, memory.used()), (&one.text, 2 * LEAST));
+        drop((one, copy));
         assert_eq!(memory.used(), 0);
     }
 
